@@ -199,11 +199,11 @@ def _wait_for_end(run: Run) -> JobStatus:
         from hpcprof.submit.schedulers.base import JobState
         from hpcprof.submit.waiting import describe_failure, ended_by_stall, wait_until_ended
 
-        said: set[str] = set()
+        printed_lines: set[str] = set()
         with WaitingLine(run.submission.job.walltime) as line:
 
             def show(text: str) -> None:
-                said.update(text.splitlines())
+                printed_lines.update(text.splitlines())
                 line.print(text, nl=False)
 
             status = wait_until_ended(run, line.show_state, show)
@@ -214,7 +214,7 @@ def _wait_for_end(run: Run) -> JobStatus:
     if status.state is JobState.COMPLETED:
         echo(str(status))
         for warning in warnings_of_completed(run):
-            if f"hpcprof: no trace: {warning}." not in said:
+            if f"hpcprof: no trace: {warning}." not in printed_lines:
                 echo(f"hpcprof: warning: {warning}.", err=True)
     elif ended_by_stall(run):
         echo(f"hpcprof: {run.id} {status}\n{stall_sentence(run)}", err=True)

@@ -217,11 +217,11 @@ def _verdict(stall: Stall) -> str:
     if stall.kind is StallKind.CYCLE and waited is not None and not waited.group:
         return f"{who} all wait in {waited.name}{where}, and none of them {counterpart_verb(waited.name)}."
     if stall.kind is StallKind.NEVER_CAME and not stall.waiting:
-        others = "no rank is seen to wait for another"
+        clause = "no rank is seen to wait for another"
         if stall.ended:
             has = "has" if len(stall.ended) == 1 else "have"
-            others = f"{named_ranks(stall.ended, most=_MAX_SHOWN_LOSSES)} {has} ended"
-        return f"{who} do{'es' * single} not go on{where}, and {others}."
+            clause = f"{named_ranks(stall.ended, most=_MAX_SHOWN_LOSSES)} {has} ended"
+        return f"{who} do{'es' * single} not go on{where}, and {clause}."
     held = {
         StallKind.DESYNCHRONIZED: "ended and entered fewer operations than the others",
         StallKind.CYCLE: "wait for each other in a cycle of groups",

@@ -15,9 +15,9 @@ def parents(ranges: Ranges) -> Ints:
     Ranges of an unknown thread have none.
     """
     result = np.full(len(ranges), NO_PARENT, np.int64)
-    known = np.flatnonzero(ranges.process != NO_PROCESS)
-    for _, places in rows_by_key(ranges.process[known], ranges.thread[known]):
-        rows = known[places]
+    on_threads = np.flatnonzero(ranges.process != NO_PROCESS)
+    for _, places in rows_by_key(ranges.process[on_threads], ranges.thread[on_threads]):
+        rows = on_threads[places]
         parent = tightest(ranges.start[rows], ranges.end[rows])
         result[rows] = np.where(parent == NO_PARENT, NO_PARENT, rows[parent])
     return result
