@@ -310,7 +310,7 @@ def stragglers(rows: list[Row], details: str, threshold: float = COST_PCT) -> st
 
 def _clocks(row: Row) -> str:
     uncertainty = row["uncertainty_ns"]
-    return "" if uncertainty is None else f", clocks ± {format_ns(uncertainty)}"
+    return f", clocks ± {format_ns(uncertainty)}" if uncertainty else ""
 
 
 def _most_pct(row: Row) -> float:

@@ -167,7 +167,7 @@ def test_garbage_collection_behind_the_gpu_takes_no_wall_time() -> None:
 
 def test_a_difference_of_two_percent_is_not_worth_a_sentence() -> None:
     assert compare_times(100, 98) == ""
-    assert "measured on the host" in compare_times(100, None)
+    assert compare_times(100, None) == ""
     assert compare_times(1000, 979)
     assert compare_times(1000, 1021)
 
