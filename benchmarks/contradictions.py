@@ -1,6 +1,7 @@
 """Contradictions between the answers about a run: ``python benchmarks/contradictions.py [FOLDER…]``.
 
-Each FOLDER has the profiles of a run (``rank*.sqlite``, ``*.trace.json*``, also as ``.xz``), or such folders.
+Each FOLDER has the profiles of a run (``rank*.sqlite``, ``*.trace.json*``, also as ``.xz``, a
+table of operations in ``*.parquet``, an archive in ``*.otf2``), or such folders.
 Without any, the runs are generated: the programs of ``benchmarks/programs.py`` whose ranks reduce all
 together, on two ranks or, if they need more, on four, and programs of tensor and pipeline groups.
 Collects and explains each run in a temporary folder, compares every figure that two places show (analyses,
@@ -16,6 +17,7 @@ from __future__ import annotations
 import gzip
 import json
 import lzma
+import re
 import shutil
 import subprocess
 import sys
@@ -64,8 +66,10 @@ from tests.data.many_ranks import write_program  # noqa: E402
 from tests.data.parallel_program import Program as Parallel  # noqa: E402
 from tests.unit.report.perfetto.decoded import decode  # noqa: E402
 
-PATTERNS = ("*.sqlite", "*.sqlite.xz", "*.trace.json*")
+ARCHIVE = "*.otf2"
+PATTERNS = ("*.sqlite", "*.sqlite.xz", "*.trace.json*", "*.parquet", ARCHIVE)
 ROUNDED = 1.0
+_COUNTED = re.compile(r"per step of ((?:[\d,]+ of )?[\d,]+ steps?)")
 """A figure in whole ns may be rounded twice."""
 
 _SHARE_PCT = 3.0
@@ -129,6 +133,8 @@ def _of_perfetto(run: Results, tables: Mapping[str, pd.DataFrame]) -> Iterator[C
     with tempfile.TemporaryDirectory() as folder:
         export_trace(run.run, run.store, Path(folder), lambda _: None, ranks=ranks, steps=None)
         slices = decode(gzip.decompress((Path(folder) / TRACE).read_bytes())).slices
+    skew = tables["skew_summary"].dropna(subset="uncertainty_ns")
+    uncertainty = dict(zip(skew["rank"], skew["uncertainty_ns"], strict=True))
     sums = {"step": ("step_times", "wall_ns"), "kernel": ("kernels", "total_ns")}
     sums |= {"memory": ("memops", "total_ns"), "mpi": ("mpi_calls", "total_ns")}
     for rank in ranks:
@@ -137,8 +143,9 @@ def _of_perfetto(run: Results, tables: Mapping[str, pd.DataFrame]) -> Iterator[C
             own = [s for s in slices if (s.process, s.category) == (f"rank {rank}", category)]
             drawn = sum(one.end - one.start for one in own)
             whole = int(table[column][table["rank"] == rank].sum()) if len(table) else 0
-            # The common clock may run at another rate than that of the rank.
-            yield Compared(f"{name} of rank {rank}: Perfetto", drawn, whole, len(own) + 1e-3 * whole)
+            # The common clock may run at another rate than that of the rank, and is not exact at either end.
+            tolerance = len(own) + 1e-3 * whole + 2 * uncertainty.get(rank, 0)
+            yield Compared(f"{name} of rank {rank}: Perfetto", drawn, whole, tolerance)
 
 
 def compared_notes(run: Run, command: Command) -> Iterator[Compared]:
@@ -237,8 +244,7 @@ def _of_account(
 ) -> Iterator[Compared]:
     whole = whole_steps(account)
     ranks, alike = int(account["rank"].nunique()), len(whole) == len(account)
-    if alike:
-        whole = whole[whole.groupby("rank").cumcount() < _ended_steps(tables["step_parts"])]
+    whole = whole[whole.groupby("rank").cumcount() < _ended_steps(whole_steps(tables["step_parts"]))]
     for name in PARTS:
         mean = float(whole[name].fillna(0).astype(float).mean())
         yield Compared(f"{name}: step_account", every[name], mean, len(PARTS))
@@ -427,6 +433,8 @@ def _of_report(run: Results, every: pd.Series[Any], explanation: Explanation) ->
     for name, value in (("elapsed", elapsed), ("median", median)):
         yield Compared(f"{name} step: conclusion of explain", value in first, True)
         yield Compared(f"{name} step: title of the bar", value in screen.accounts[0].title, True)
+    counted, shown_count = (_COUNTED.findall(text) for text in (first, screen.accounts[0].title))
+    yield Compared("counted steps: conclusion of explain and title of the bar", counted, shown_count)
     charts = {chart.get("id"): chart for chart in chart_data(contents)}
     if rows := charts.get("account", {}).get("rows"):
         account = run.analysis("step_account")
@@ -555,13 +563,16 @@ def _of_comparison(run: Results, every: pd.Series[Any]) -> Iterator[Compared]:
 def folders(source: Path) -> Iterator[tuple[Path, str]]:
     """Yield each folder with profiles, and the pattern of one kind of them."""
     for folder in sorted({source, *(path for path in source.rglob("*") if path.is_dir())}):
-        for pattern in (PATTERNS[0], PATTERNS[1], PATTERNS[2]):
+        for pattern in PATTERNS:
             if any(folder.glob(pattern)):
                 yield folder, pattern
 
 
 def unpacked(folder: Path, pattern: str, target: Path) -> None:
     """Put the profiles of a run into a folder of its own."""
+    if pattern == ARCHIVE:
+        shutil.copytree(folder, target)
+        return
     target.mkdir()
     for path in folder.glob(pattern):
         if path.suffix == ".xz":

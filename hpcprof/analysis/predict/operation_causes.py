@@ -311,7 +311,7 @@ def _finding(
         saving_ns=round(mean),
         saving_low_ns=round(mean - half),
         saving_high_ns=round(mean + half),
-        share_pct=round(100 * mean / step, 2),
+        share_pct=round(100 * mean / step, 3),
         evidence=evidence,
         remedy=_REMEDIES[cause].format(ranks=subject, stage=value, names=listed(names, _MOST_NAMES)),
         confidence="high" if slowdown is not None else "medium",

@@ -319,7 +319,7 @@ def _late_ranks(
     ]
     names = summary.columns
     columns = {name: [row[name] for row in rows] for name in names}
-    judged = {"verdict": columns["verdict"]} if rows else {}
+    judged = {name: columns[name] for name in ("verdict", "lateness_p50_ns")} if rows else {}
     notes, reasons = (
         with_hidden_lateness(table.reasons.get(WHOLE_RUN, ""), rows) for table in (summary, skew)
     )

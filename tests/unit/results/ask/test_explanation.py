@@ -371,6 +371,7 @@ def test_a_rank_of_a_replayed_table_is_late_only_by_a_finding(replayed: bool, ve
     summary = AnalysisTable(
         {name: [value] for name, value in {"rank": 2, **late}.items()} | {"verdict": ["?"]}
     )
-    skew = AnalysisTable({"rank": [2], "verdict": ["?"]})
+    skew = AnalysisTable({"rank": [2], "lateness_p50_ns": [9], "verdict": ["?"]})
     found = _late_ranks(explained(), summary, skew, replayed=replayed)
     assert found["skew"].columns()["verdict"] == [verdict]
+    assert found["skew"].columns()["lateness_p50_ns"] == [0 if replayed else 9]
