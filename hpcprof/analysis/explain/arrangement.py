@@ -193,6 +193,23 @@ def without_profiler_cost(
     return certain, doubts
 
 
+def only_hidden(hiding: Sequence[Finding], findings: Sequence[Finding], elapsed: int) -> list[Finding]:
+    """Return costs on the host that hide behind the GPU, without those of findings and those it waits for.
+
+    A cost of the whole step may be that of its only place. ``elapsed`` is the time of a step in ns.
+    """
+    priced = {item.place for finding in findings for item in (finding, *finding.alternatives)}
+    return [
+        item
+        for item in {item.place: item for item in hiding}.values()
+        if item.place not in priced
+        and not any(
+            figure.analysis == "idle_causes" and 100 * float(figure.value) >= LEAST_ESTIMATE_PCT * elapsed
+            for figure in item.evidence
+        )
+    ]
+
+
 def _ranked_saving(finding: Finding) -> int:
     saving = finding.saving_low_ns if finding.confidence == "low" else finding.saving_ns
     return saving or 0

@@ -24,6 +24,7 @@ from hpcprof.analysis.explain.arrangement import (
     drifts,
     finding_of,
     join_by_steps,
+    only_hidden,
     order_findings,
     slow_hosts,
     usual_confidence,
@@ -213,9 +214,7 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
         without_judged_copies(findings, replayed), replayed, {pause.step for pause in paused}, drifting
     )
     hiding = [finding_of(inputs, built, item, elapsed, usual, hidden=True) for item in hidden]
-    # A cost of the whole step may be that of its only place, and one that has a price hides nowhere.
-    priced = {item.place for finding in findings for item in (finding, *finding.alternatives)}
-    hiding = [*{item.place: item for item in hiding if item.place not in priced}.values()]
+    hiding = only_hidden(hiding, findings, elapsed)
     summary = replace(
         summary,
         wall_p50_ns=summary.wall_p50_ns or round(search.wall),
