@@ -79,6 +79,9 @@ def common_clock(
 _CLOCK_SHARE = 0.01
 """Maximum share of a wait for the root of a collective by which the clocks of the ranks may contradict it."""
 
+_LONG_SEND = 2.0
+"""Minimum length of a send to a buffer, over the median of its ranks, that has waited for room."""
+
 MESSAGE = "SendRecv"
 """The operation of the couplings of sends and receives."""
 
@@ -161,11 +164,14 @@ class Coupler:
         A send that ended before its receive began went to a buffer: only the receive waits for it. A kernel
         with several messages ends its own time after the last of its partners.
         """
-        pairs = []
+        pairs: list[Ints] = []
         for calls in matched:
             if self._clock.agree(calls.ranks):
                 works = (self._find_groups(calls.ranks, start) for start in calls.start)
-                pairs += [work for work in works if work is not None]
+                messages = [work for work in works if work is not None]
+                pairs += messages
+                if messages:
+                    self._await_room(*np.transpose(messages))
         both = [work for work in pairs if self._end(work)[0] > self._start(work)[1]]
         last: dict[int, int] = {}
         for work in both:
@@ -179,6 +185,21 @@ class Coupler:
             if self._end(work)[0] <= self._start(work)[1]:
                 ends = self._nodes(work) + 1
                 self._parts.append(edges_of(ends[:1], ends[1:], 0, EdgeKind.ARRIVE, work[1:]))
+
+    def _await_room(self, send: Ints, receive: Ints) -> None:
+        """Let a long send to a buffer end after the earlier receive that made room for it has begun.
+
+        ``send`` and ``receive`` are the operations of each message from one rank to another.
+        """
+        sent, time = self._end(send), self._end(send) - self._start(send)
+        longest = _LONG_SEND * float(np.median(time))
+        order = np.argsort(self._start(receive))
+        earlier = np.searchsorted(self._start(receive)[order], sent) - 1
+        since = sent - self._start(receive)[order][earlier]
+        buffered = (sent <= self._start(receive)) & (earlier >= 0)
+        for row in np.flatnonzero(buffered & (time > longest) & (since <= longest)).tolist():
+            pair = np.array([send[row], receive[order[earlier[row]]]])
+            self._couple(MESSAGE, pair, pair[:1], since[[row]])
 
     def _find_groups(self, ranks: Ints, start: Ints) -> Ints | None:
         stamps = zip(ranks.tolist(), start.tolist(), strict=True)
