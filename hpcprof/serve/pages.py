@@ -209,8 +209,8 @@ def _first_finding(run: KnownRun, catalogue: Catalogue) -> str:
         return ""
     explanation = kept_explanation(Run(run.listed.run, Path(run.listed.path)), catalogue.store)
     first = next(iter(explanation.shown()), None) if explanation else None
-    if explanation is None or first is None:
-        return ""
+    if explanation is None or first is None or (explanation.stall and not explanation.stall.went_on):
+        return ""  # the verdict on a hang is the reason of the state
     return (
         f"{named(first, explanation)}, {format_ns(first.saving_ns)}"
         if first.saving_ns

@@ -153,10 +153,9 @@ def stall_sentence(run: Run) -> str:
 
 
 def describe_end(run: Run, status: "JobStatus") -> str:
-    """Return the reason for the state of a run; if it stalls or was ended by a stall, what holds it up."""
-    if ended_by_stall(run):
-        return "; ".join(filter(None, (status.reason, stall_sentence(run))))
-    return describe_status(run, status) or stall_sentence(run)
+    """Return the reason for the state of a run; and what holds, or at its end held, it up."""
+    reason = status.reason if ended_by_stall(run) else describe_status(run, status)
+    return "; ".join(filter(None, (reason, stall_sentence(run))))
 
 
 def is_unprofiled(run: Run, store: "Store") -> bool:

@@ -14,9 +14,10 @@ from hpcprof.analysis.stalls.evidence import StallKind, describe
 from hpcprof.results.ask.explanation import explain
 from hpcprof.results.collect.collection import collect
 from hpcprof.results.collect.run_names import find_known_runs, find_runs_to_collect
-from hpcprof.results.collect.stalls import find_stall, judge_folder, stall_sentence
+from hpcprof.results.collect.stalls import describe_end, find_stall, judge_folder, stall_sentence
 from hpcprof.results.store.store import open_store
 from hpcprof.runs.directory import Run
+from hpcprof.submit.schedulers.base import JobState, JobStatus
 from tests.submitted_run import MakeRun, make_run
 
 __all__ = ["make_run"]
@@ -83,6 +84,12 @@ def test_the_verdict_names_the_rank_its_function_and_what_the_others_wait_in(sta
         "stalled: Rank 2 holds the others up in load_batch (train.py:13). Ranks 0, 1 wait in all_reduce "
         "of 8x8, number 61 of group default_pg."
     )
+
+
+def test_a_run_that_was_cancelled_while_it_hung_keeps_its_verdict_in_its_state(stalled: Run) -> None:
+    cancelled = JobStatus(JobState.CANCELLED, "by me, with hpcprof cancel")
+    assert describe_end(stalled, cancelled).startswith("by me, with hpcprof cancel; stalled: Rank 2 holds")
+    assert describe_end(stalled, JobStatus(JobState.RUNNING)).startswith("stalled: Rank 2 holds")
 
 
 def test_the_verdict_is_kept_with_the_run(stalled: Run) -> None:
