@@ -24,7 +24,7 @@ from hpcprof.analysis.mpi.matching import RunMpi
 from hpcprof.analysis.steps.run_step import PARTS, kinds_of_steps, whole_steps
 from hpcprof.analysis.steps.step_ranges import is_empty, steps_of, with_capture_as_step
 from hpcprof.common.units import counted, named_ranks
-from hpcprof.profiles.losses import RECORD_KERNELS
+from hpcprof.profiles.losses import RECORD_KERNELS, for_profiler
 from hpcprof.profiles.timeline import Floats, Ints, Timeline
 
 MOST_OPERATIONS = 45_000
@@ -193,7 +193,7 @@ def _without_steps(steps: Mapping[int, Sized], timeline: Timeline) -> str:
     if not len(timeline.ranges):
         clause = "recorded that could be a step; mark steps"
     if timeline.origin.gpus and not timeline.operation_count:
-        clause += f"; no work of the GPU is recorded{RECORD_KERNELS}"
+        clause += for_profiler(f"; no work of the GPU is recorded{RECORD_KERNELS}", timeline.origin.kind)
     return f"no range of {named_ranks(without)} is {clause}"
 
 
