@@ -22,6 +22,7 @@ import msgspec
 import numpy as np
 
 from hpcprof.common.errors import HpcprofError, UsageError
+from hpcprof.common.freed_memory import return_freed_memory
 from hpcprof.profiles.event_folders import EVENTS
 from hpcprof.profiles.kernel_classification import family
 from hpcprof.profiles.kernel_names import short_name
@@ -40,7 +41,6 @@ from hpcprof.report.page.timeline_tracks import (
     rank_tracks,
 )
 from hpcprof.results.ask.windows import RankSteps, RunWindows, steps_of_ranks
-from hpcprof.results.collect.malloc import return_freed_memory
 from hpcprof.results.collect.over_ranks import run_communication
 from hpcprof.results.collect.run_profiles import why_unprofiled
 from hpcprof.results.store.run_communication import RankCommunication, RunClocks, RunCommunication

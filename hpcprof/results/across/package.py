@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 from hpcprof.common import __version__
 from hpcprof.common.decode import from_json, is_possible
 from hpcprof.common.errors import DamagedInput, HpcprofError, UsageError
+from hpcprof.common.freed_memory import return_freed_memory, use_one_heap
 from hpcprof.profiles.event_folders import (
     COMMUNICATION,
     communication_folder,
@@ -40,7 +41,6 @@ from hpcprof.profiles.input_bounds import first_repeated_name
 from hpcprof.results.across.listing import STATES, ListedRun
 from hpcprof.results.collect.kept_events import MATCHES, event_schemas
 from hpcprof.results.collect.last_collected import note_collected
-from hpcprof.results.collect.malloc import return_freed_memory, use_one_heap
 from hpcprof.results.store.mpi_links import FILE as MPI_FILE
 from hpcprof.results.store.package_rows import DAMAGES, MOST_RESULTS_BYTES, PackedRows, check_rows, memory_for
 from hpcprof.results.store.run_communication import CLOCKS, DESCRIPTION

@@ -217,7 +217,7 @@ def _of_files(run: Run, store: Store) -> tuple[Finding, ...]:
     """Return what logs of Darshan show of a run without profiles."""
     if not store.exists() or not store.has_run(run.id):
         return ()
-    files = RunTables(run, store).frame("darshan_files")
+    files = RunTables(run, store).frames["darshan_files"]
     if not len(files):
         return ()
     from hpcprof.analysis.explain.machine import slow_files
@@ -246,7 +246,7 @@ def _of_noted_steps(
 
     names = ("coincidences", "darshan_files")
     if store.exists() and store.has_run(run.id):
-        rows, files = map(RunTables(run, store).frame, names)
+        rows, files = map(RunTables(run, store).frames.__getitem__, names)
     else:
         mapped = mapped_beside_profiles(run)
         rows, files = (analyze_run(ANALYSES[name], {}, mapped[ANALYSES[name].map]).rows for name in names)

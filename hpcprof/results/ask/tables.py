@@ -68,7 +68,6 @@ class RunTables(Mapping[str, AnalysisTable]):
         self._run, self._store, self._executor, self._threshold = run, store, executor, threshold
         self._notes: RunNotes | None = None
         self._tables: dict[str, AnalysisTable] = {}
-        self._frames: dict[str, pd.DataFrame] = {}
 
     def table(self, name: str) -> AnalysisTable:
         """Return the table of an analysis.
@@ -111,16 +110,10 @@ class RunTables(Mapping[str, AnalysisTable]):
             return int(from_json(row.explanation)["step"]["explained_steps"]) if row else 0
         return 0  # a damaged one
 
-    def frame(self, name: str) -> pd.DataFrame:
-        """Return the table of an analysis as others read it; empty if the run has not been collected."""
-        if name not in self._frames:
-            self._frames[name] = self._frame(ANALYSES[name])
-        return self._frames[name]
-
-    @property
+    @cached_property
     def frames(self) -> Mapping[str, pd.DataFrame]:
-        """The tables as `frame` returns them."""
-        return _Frames(self)
+        """The tables as other analyses read them; empty if the run has not been collected."""
+        return _Frames(cache(self._frame))
 
     def complete(self, names: Iterable[str] = ANALYSES) -> Computed:
         """Compute and store lazy analyses that nobody has asked for yet, and return them.
@@ -193,15 +186,16 @@ class RunTables(Mapping[str, AnalysisTable]):
         reasons = {rank: _with_command(text, self._run, collect) for rank, text in table.reasons.items()}
         return replace(table, reasons=reasons)
 
-    def _frame(self, analysis: Analysis) -> pd.DataFrame:
+    def _frame(self, name: str) -> pd.DataFrame:
+        analysis = ANALYSES[name]
         if not self._store.exists():
             return data_frame(analysis.columns, _no_columns(analysis))
         if analysis.policy is Policy.WITH_EVENTS:
             from hpcprof.results.store.rank_tables import kept_rows
 
             events = self._store.rank_events(self._run.id).values()
-            return kept_rows(events, analysis.name, lost={})
-        return data_frame(analysis.columns, self.table(analysis.name).columns)
+            return kept_rows(events, name, lost={})
+        return data_frame(analysis.columns, self.table(name).columns)
 
     def _compute(self, analysis: Analysis) -> AnalysisTable:
         compute = self._over_ranks if analysis.scope is Scope.RUN else self._rank_by_rank
@@ -211,7 +205,7 @@ class RunTables(Mapping[str, AnalysisTable]):
         from hpcprof.analysis.framework.outcome import Outcome, analyze_run
 
         needed = {
-            name: Outcome(self.frame(name), self.table(name).reasons.get(WHOLE_RUN, ""))
+            name: Outcome(self.frames[name], self.table(name).reasons.get(WHOLE_RUN, ""))
             for name in analysis.needs
         }
         return AnalysisTable.from_outcome(analyze_run(analysis, needed))
@@ -243,11 +237,11 @@ class RunTables(Mapping[str, AnalysisTable]):
 
 
 class _Frames(Mapping[str, "pd.DataFrame"]):
-    def __init__(self, tables: RunTables) -> None:
-        self._tables = tables
+    def __init__(self, read: Callable[[str], pd.DataFrame]) -> None:
+        self._read = read
 
     def __getitem__(self, name: str) -> pd.DataFrame:
-        return self._tables.frame(name)
+        return self._read(name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(ANALYSES)

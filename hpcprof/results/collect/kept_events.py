@@ -14,12 +14,12 @@ from hpcprof.analysis.steps.step_ranges import step_numbers, steps_of
 from hpcprof.analysis.steps.streams import launch_starts
 from hpcprof.analysis.steps.wall_time import step_intervals
 from hpcprof.common.errors import HpcprofError
+from hpcprof.common.freed_memory import return_freed_memory
 from hpcprof.profiles.event_columns import STEPPED, dataset_name, table_schema, timeline_tables
 from hpcprof.profiles.readers.declaration import ProfilePart
 from hpcprof.profiles.readers.discovery import read_profile, reading_profile
 from hpcprof.profiles.timeline import StepRange, Timeline
 from hpcprof.profiles.timeline_parquet import RankEvents
-from hpcprof.results.collect.malloc import return_freed_memory
 from hpcprof.results.store.rank_tables import RANK_TABLES, arrow_table, dataset_table
 from hpcprof.results.store.rank_tables import table_schema as rank_schema
 from hpcprof.results.store.run_communication import MATCH_SCHEMA

@@ -28,6 +28,7 @@ from hpcprof.analysis.mpi.matching import aligned_by_mpi
 from hpcprof.analysis.mpi.run_lists import RunLists
 from hpcprof.analysis.telemetry.declarations import DEVICE_METRICS
 from hpcprof.common.errors import HpcprofError, StoreError
+from hpcprof.common.freed_memory import return_freed_memory
 from hpcprof.common.units import counted
 from hpcprof.profiles.collective_operations import POINT_TO_POINT
 from hpcprof.profiles.event_folders import communication_folder
@@ -36,7 +37,6 @@ from hpcprof.profiles.readers.declaration import load
 from hpcprof.profiles.timeline import Ints
 from hpcprof.profiles.timeline_parquet import RankEvents
 from hpcprof.results.collect.executors.interface import Executor, Lost, ResultT, TaskT, serially
-from hpcprof.results.collect.malloc import return_freed_memory
 from hpcprof.results.collect.same_program import CollectiveCounts, collective_counts
 from hpcprof.results.store.analysis_table import data_frame
 from hpcprof.results.store.mpi_links import LinkWriter

@@ -16,10 +16,10 @@ import msgspec
 from hpcprof.analysis.framework.declaration import Analysis, Policy, Scope
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import DamagedInput, reading
+from hpcprof.common.freed_memory import return_freed_memory, use_one_heap
 from hpcprof.common.logs import log_traceback
 from hpcprof.profiles.readers.declaration import ProfilePart
 from hpcprof.profiles.readers.discovery import BUILT_IN, files_of, read_profile, reading_profile
-from hpcprof.results.collect.malloc import return_freed_memory, use_one_heap
 
 if TYPE_CHECKING:  # only a changed profile needs these modules at run time
     from hpcprof.analysis.framework.outcome import Outcome

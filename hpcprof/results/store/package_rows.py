@@ -4,10 +4,9 @@ Nothing grows unseen: a table stays JSON until it is asked for, and its memory i
 column is decoded by the type of its values in the store.
 """
 
-import ctypes
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cache
 from threading import Condition
 from typing import Annotated, Any, cast
@@ -21,6 +20,7 @@ from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common import __version__
 from hpcprof.common.decode import from_json
 from hpcprof.common.errors import DamagedInput
+from hpcprof.common.freed_memory import return_freed_memory
 from hpcprof.profiles.losses import LossKind, Subject
 from hpcprof.results.store.tables import OF_RUN, Finite
 
@@ -84,9 +84,7 @@ def memory_for(size: int) -> Iterator[None]:
         try:
             yield
         finally:
-            # glibc keeps what threads have freed; other C libraries have no such function.
-            with suppress(AttributeError):
-                ctypes.CDLL(None).malloc_trim(0)
+            return_freed_memory()
 
 
 class PackedRows(Mapping[str, Mapping[str, list[Any]]]):
