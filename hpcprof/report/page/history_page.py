@@ -5,7 +5,7 @@ from typing import Any
 
 from hpcprof.analysis.framework.declaration import Column, Kind
 from hpcprof.common.units import counted, visible
-from hpcprof.report.formatting import format_value, header, metric_label
+from hpcprof.report.formatting import format_value, metric_label
 from hpcprof.report.history import COLUMNS, MOST_CERTAIN, in_percent, in_words, plain_rows, told_apart
 from hpcprof.report.page.page import render_page
 from hpcprof.report.page.page_tables import PageTable, page_table
@@ -92,9 +92,8 @@ def _table(
 ) -> PageTable:
     """Return the runs of histories, the newest first, with the value in the unit of its metric."""
     rows = [dict(zip(COLUMNS, row, strict=True)) for row in reversed(plain_rows(histories))]
-    headers = [header(column) for column in COLUMNS]
     pointer = "hpcprof history --format csv"
-    table = page_table(name, visible(title), _COLUMNS, headers, rows, pointer)
+    table = page_table(name, visible(title), _COLUMNS, rows, pointer)
     for column in table.data["columns"] if table.data else ():
         if column["name"] == "value":
             column["texts"] = [format_value(histories[0].metric, value) for value in column["values"]]

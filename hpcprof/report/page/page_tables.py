@@ -30,7 +30,7 @@ class PageTable(msgspec.Struct, frozen=True):
     """The number of rows in words; empty without any."""
     notes: Sequence[str]
     data: dict[str, Any] | None
-    """The value of `table_data`; None without rows."""
+    """Its name and columns, see `page_table`; None without rows."""
 
 
 def analysis_tables(name: str, contents: Contents) -> Iterator[PageTable]:
@@ -61,47 +61,35 @@ def analysis_table(
     name: str = "",
 ) -> PageTable:
     """Return rows of an analysis as a table of a page; ``pointer`` as for `page_table`."""
-    headers = [header(column.name) for column in analysis.columns]
-    name, title = name or analysis.name, title or analysis.title
-    return page_table(name, title, analysis.columns, headers, rows, pointer, notes)
+    return page_table(name or analysis.name, title or analysis.title, analysis.columns, rows, pointer, notes)
 
 
 def page_table(
     name: str,
     title: str,
     columns: Sequence[Column],
-    headers: Sequence[str],
     rows: Sequence[Row],
     pointer: str,
     notes: Sequence[str] = (),
+    unchanged: Sequence[str] = (),
 ) -> PageTable:
-    """Return rows as a table of a page; ``pointer`` says where the rows are that the page leaves out."""
-    visible_rows = rows[:MOST_ROWS]
-    omitted = len(rows) - len(visible_rows)
-    count = counted(len(rows), "row") if rows else ""
-    notes = [*notes, *([f"the page holds the first {MOST_ROWS:,}; all: {pointer}"] if omitted else [])]
-    return PageTable(
-        name, title, count, notes, table_data(name, columns, headers, visible_rows) if rows else None
-    )
+    """Return rows as a table of a page; ``pointer`` says where the rows are that the page leaves out.
 
-
-def table_data(
-    name: str, columns: Sequence[Column], headers: Sequence[str], rows: Sequence[Row]
-) -> dict[str, Any]:
-    """Return rows as data of a page, column by column.
-
-    Each column has its values, which are sorted and exported, and for numbers the texts that are shown;
-    for texts that are long, the short ones by the long. Columns without any value are left out.
+    The data are columns: values, which are sorted and exported, and for numbers the texts that are shown; for
+    texts that are long, the short ones by the long. Columns without any value are left out. The columns
+    ``unchanged`` have their names as headers.
     """
-    filled = (
-        (column, text)
-        for column, text in zip(columns, headers, strict=True)
-        if any(row[column.name] not in (None, "") for row in rows)
-    )
-    return {
-        "name": name,
-        "columns": [_column(column, text, [row[column.name] for row in rows]) for column, text in filled],
-    }
+    if not rows:
+        return PageTable(name, title, "", notes, None)
+    omitted = f"the page holds the first {MOST_ROWS:,}; all: {pointer}"
+    columns_of_rows = ((column, [row[column.name] for row in rows[:MOST_ROWS]]) for column in columns)
+    made = [
+        _column(column, column.name if column.name in unchanged else header(column.name), values)
+        for column, values in columns_of_rows
+        if any(value not in (None, "") for value in values)
+    ]
+    notes = [*notes, *([omitted] if len(rows) > MOST_ROWS else [])]
+    return PageTable(name, title, counted(len(rows), "row"), notes, {"name": name, "columns": made})
 
 
 def _column(column: Column, text: str, values: list[Any]) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from hpcprof.analysis.slowdown.by_overlap import ALL_FAMILIES, COVERED
 from hpcprof.analysis.slowdown.within_run import TOTAL
 from hpcprof.common.units import visible
 from hpcprof.profiles.kernel_classification import FAMILIES
-from hpcprof.report.formatting import header
 from hpcprof.report.page.kernel_charts import INTERVALS, SLOWDOWN, interval, slowdown_chart
 from hpcprof.report.page.page import render_page
 from hpcprof.report.page.page_tables import PageTable, page_table
@@ -144,6 +143,5 @@ def _by_family(tables: SlowdownTables) -> Chart:
 
 def _study_table(part: StudyTable, keys: Sequence[str]) -> PageTable:
     """Lay out a table of a study; the parameters of its sweep, ``keys``, keep their names."""
-    headers = [column.name if column.name in keys else header(column.name) for column in part.columns]
     pointer = f"see {part.name}.csv in the folder of the study"
-    return page_table(part.name, part.title, part.columns, headers, part.rows, pointer)
+    return page_table(part.name, part.title, part.columns, part.rows, pointer, unchanged=keys)

@@ -19,7 +19,7 @@ from hpcprof.analysis.framework.declaration import Column, Kind
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.report.contents import Contents
 from hpcprof.report.page.page import SAID, html_report
-from hpcprof.report.page.page_tables import analysis_tables, table_data
+from hpcprof.report.page.page_tables import analysis_tables, page_table
 from hpcprof.report.terminal import analysis_report, full_report
 from hpcprof.results.across.predictions import Kept
 from hpcprof.results.store.analysis_table import ANALYSIS_VERSION, AnalysisTable, Row
@@ -134,15 +134,17 @@ def test_a_column_without_any_value_is_left_out() -> None:
         Column(name, kind) for name, kind in (("node", Kind.TEXT), ("bytes", Kind.INT), ("n", Kind.INT))
     ]
     rows: list[Row] = [{"node": "", "bytes": None, "n": 0}, {"node": None, "bytes": None, "n": None}]
-    made = table_data("host_memory", columns, ["Node", "Size", "n"], rows)["columns"]
-    assert [column["name"] for column in made] == ["n"]
+    made = page_table("host_memory", "Memory", columns, rows, "")
+    assert made.data and [column["name"] for column in made.data["columns"]] == ["n"]
 
 
 def test_a_long_name_has_a_short_one() -> None:
     name = "void at::native::elementwise_kernel<128, 4, at::native::AddFunctor<float>>(int, Params)"
     columns = (Column("name", Kind.TEXT), Column("total_ns", Kind.INT))
     rows: list[Row] = [{"name": name, "total_ns": 1}, {"name": None, "total_ns": None}]
-    made = table_data("kernels", columns, ["Name", "Total"], rows)["columns"]
+    data = page_table("kernels", "Kernels", columns, rows, "").data
+    assert data
+    made = data["columns"]
     assert made[0]["values"] == [name, None]
     assert made[0]["short"][name].startswith("elementwise_kernel<") and len(made[0]["short"][name]) <= 48
     assert made[1] == {"name": "total_ns", "header": "Total", "values": [1, None], "texts": ["1.000 ns", "–"]}
