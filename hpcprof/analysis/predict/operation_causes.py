@@ -227,6 +227,9 @@ def _findings(replay: OperationReplay, unchanged: Floats, slowdowns: pd.DataFram
         names = _names(replay, current, now, chosen, float(saving.mean()))
         if saving.mean() < LEAST_PCT / 100 * step or not names:
             break
+        if place == "rank":
+            # The typical time of a name includes the times of this rank.
+            saving = now - replay.walls(_like_the_others(replay, current, int(value or 0)))
         ratio = slowdown[(place, str(value))] if value is not None else slowdown[("replay", "")]
         yield _finding(replay, place, value, names, saving, float(ratio), step)
         current = replay.mixed(chosen, replay.ideal, current)

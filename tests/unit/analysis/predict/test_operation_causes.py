@@ -82,6 +82,10 @@ def test_a_worker_with_slow_operations_of_one_kind_is_the_first_finding(job: pd.
         (2,),
         "backward-compute on stage 1",
     )
+    # It gains what the other ranks of its stage show, not what a mean with its own times shows.
+    like_others = what_if_operations(table, parse_changes(["rank:2=median"])).elapsed_ns
+    replayed = what_if_operations(table, []).elapsed_ns
+    assert first.saving_ns == pytest.approx(replayed - like_others, rel=1e-6)
 
 
 def test_a_what_if_keeps_only_some_measured_times(job: pd.DataFrame) -> None:
