@@ -25,8 +25,12 @@ from hpcprof.profiles.timeline import Floats
 TREE, RING = "tree", "ring"
 _USUAL_PARAMETERS = np.log([4_500.0, 0.05])
 """Logarithms of the usual latency of a hop in ns, and of the usual ns per byte."""
-_USUAL_SPREAD = np.array([0.9, 1.4])
-"""Their standard deviations: 90 % are 1 µs (NCCL's LL in a node) to 20 µs (TCP), 2 to 200 GB/s (NVLink)."""
+_USUAL_SPREAD = np.array([0.82, 1.27])
+"""Their scales (Student's t): 90 % are 1 µs (NCCL's LL in a node) to 20 µs (TCP), 2 to 200 GB/s (NVLink)."""
+_USUAL_FREEDOM = 10
+"""Degrees of freedom of Student's t. A network far from the usual ones then says nothing of the algorithm: a
+normal distribution would prefer the one whose hops are shorter.
+"""
 _OTHER_SPREAD = 0.5
 """Standard deviation of the logarithms of latency and bandwidth between operations on the same network."""
 _SHARES = 1 / (1 + np.exp(-np.linspace(-12, 12, 961)))
@@ -156,15 +160,12 @@ def fit_run_network(samples: Sequence[Sample], ring: float = 0.5, latency: float
     arguments are 0 to 1; drawn uniformly, they give networks that the samples leave open.
     """
     rows = {op: [item for item in samples if item.op == op] for op in sorted({item.op for item in samples})}
-    usual = (_USUAL_PARAMETERS, _USUAL_SPREAD**2)
-    moments = {op: _moments(_explanations(op, rows[op], *usual)) for op in rows}
+    moments = {op: _moments(_explanations(op, rows[op], ())) for op in rows}
     segments, source = {}, "literature"
     for op in rows:
         # Operations share a network, with somewhat different latencies and bandwidths.
-        priors = [(mean, square + _OTHER_SPREAD**2) for at, (mean, square) in moments.items() if at != op]
-        means, squares = (np.array(side) for side in zip(usual, *priors, strict=True))
-        variance = 1 / (1 / squares).sum(axis=0)
-        fits = _explanations(op, rows[op], variance * (means / squares).sum(axis=0), variance)
+        relatives = [(mean, square + _OTHER_SPREAD**2) for at, (mean, square) in moments.items() if at != op]
+        fits = _explanations(op, rows[op], relatives)
         chances = fits[..., 2].sum(axis=1)
         at = int(chances[1] > ring)
         place = int(np.searchsorted(fits[at, :, 2].cumsum(), latency * chances[at]))
@@ -174,11 +175,11 @@ def fit_run_network(samples: Sequence[Sample], ring: float = 0.5, latency: float
     return Network(segments, source)
 
 
-def _explanations(op: str, rows: Sequence[Sample], mean: Floats, variance: Floats) -> Floats:
+def _explanations(op: str, rows: Sequence[Sample], relatives: Sequence[tuple[Floats, Floats]]) -> Floats:
     """Return the logarithms of latency and ns per byte, and their probability, by tree and ring.
 
-    Shape (2, shares of the latency, 3). ``mean`` and ``variance`` are of the logarithms before the samples
-    are known; an operation of unknown bytes does not tell its bandwidth.
+    Shape (2, shares of the latency, 3). ``relatives`` are means and variances of the logarithms by other
+    operations; an operation of unknown bytes does not tell its bandwidth.
     """
     times: dict[tuple[int, float], list[float]] = {}
     for row in rows:
@@ -192,7 +193,10 @@ def _explanations(op: str, rows: Sequence[Sample], mean: Floats, variance: Float
         unscaled = np.array([_SHARES, 1 - _SHARES]) / typical[:, None]
         missed = np.log([case.own_ns for case in cases])[:, None] - np.log(columns @ unscaled)
         parameters = np.log(unscaled) + missed.mean(axis=0)
-        squares = ((parameters.T - mean) ** 2 / variance)[:, : 1 + sized].sum(axis=1)
+        distance = ((parameters.T - _USUAL_PARAMETERS) / _USUAL_SPREAD) ** 2
+        squares = (_USUAL_FREEDOM + 1) * np.log1p(distance / _USUAL_FREEDOM)
+        squares = sum(((parameters.T - mean) ** 2 / variance for mean, variance in relatives), squares)
+        squares = squares[:, : 1 + sized].sum(axis=1)
         errors = missed.var(axis=0) + _LEAST_ERROR**2
         table[at, :, :2] = parameters.T
         table[at, :, 2] = np.log(chance) - squares / 2 - len(cases) / 2 * np.log(errors)

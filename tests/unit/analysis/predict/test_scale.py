@@ -218,6 +218,13 @@ def test_the_network_follows_from_sizes_and_several_runs() -> None:
     assert volume("AllGather", 4) == 0.75
 
 
+@pytest.mark.parametrize("latency", [5e3, 3e6])
+def test_a_slow_network_does_not_tell_a_ring(latency: float) -> None:
+    # Hops of milliseconds are far from the usual ones by a tree and by a ring.
+    rows = [Sample("Send", 4096, 2, 4 * latency), Sample("AllReduce", 8, 4, 4 * latency)]
+    assert fit_run_network(rows).time("AllReduce", 8, 32) == pytest.approx(10 * latency, rel=1e-3)
+
+
 @pytest.mark.parametrize(
     ("name", "operation"),
     [
