@@ -179,6 +179,7 @@ def _srun(site: Site, job: Job) -> list[str]:
         *arguments,
         *type_argument(job),
         *f"--nodes={job.nodes} --ntasks={job.ranks} --ntasks-per-node={job.ranks_per_node}".split(),
+        *([f"--cpus-per-task={job.cpus_per_rank}"] if job.cpus_per_rank else []),
         *_cpu_bind(site, job, _in_slurm),
         *failures,
     ]

@@ -85,3 +85,17 @@ def test_ranks_in_a_container_have_its_path_and_the_nodes_profiler_at_its_end(
     words = (tmp_path / "words").read_text()
     for mount in (f"{run}:{run}", f"{tmp_path}:{tmp_path}", f"{nsight}:/opt/hpcprof-profiler", "/data:/data"):
         assert mount in words
+
+
+def test_variables_of_slurm_agree_on_the_cpus_of_a_rank() -> None:
+    site = load_site("generic-slurm")
+    script = render_scripts(site, make_job(site, arguments=["true"]), Path("/run"), ["hpcprof"])["job.sh"]
+    begin = script.index("# Since Slurm 22.05")
+    lines = script[begin : script.index("\nfi\n", begin)] + "\nfi"
+    show = 'echo "$SRUN_CPUS_PER_TASK $SLURM_TRES_PER_TASK"'
+    for tres, said in (("cpu:1", "2 cpu:2\n"), ("cpu=8,gres/gpu:1", "2 cpu=2,gres/gpu:1\n"), ("", "2 \n")):
+        variables = {"PATH": os.environ["PATH"], "SLURM_CPUS_PER_TASK": "2", "SLURM_TRES_PER_TASK": tres}
+        done = subprocess.run(
+            ["bash", "-c", f"{lines}\n{show}"], env=variables, capture_output=True, text=True
+        )
+        assert done.stdout == said

@@ -158,8 +158,9 @@ def _ssh(name: str, user: str) -> tuple[str, ...]:
 
 
 def _script(words: Sequence[str], directory: str, environment: Mapping[str, str], prelude: str) -> str:
+    """Return a script of one line: csh, which may be the user's shell there, quotes no others."""
     lines = [prelude] if prelude else []
     lines += [f"export {name}={shlex.quote(value)}" for name, value in environment.items()]
     if directory:
         lines.append(f"cd {shlex.quote(directory)} || exit 1")
-    return "\n".join([*lines, f"exec {shlex.join(words)}"])
+    return "; ".join([*lines, f"exec {shlex.join(words)}"])

@@ -182,3 +182,9 @@ def test_options_of_the_launcher_follow_those_of_the_site() -> None:
         launch_command(
             site_with("local", name=LauncherName.NONE), make_job(site, arguments=["x"], launcher_args=("-x",))
         )
+
+
+def test_srun_has_the_cpus_of_a_rank_also_where_no_directive_asked_for_them() -> None:
+    # In the allocation of run --here; with the option it also minds no variables of another number.
+    site = load_site("generic-slurm")
+    assert "--cpus-per-task=3" in launch_command(site, make_job(site, arguments=["true"], cpus_per_rank=3))

@@ -15,6 +15,7 @@ from hpcprof.common.processes import Piped
 from hpcprof.submit.remote import folders
 from hpcprof.submit.remote.folders import RemoteFile, fetch_files, list_files
 from hpcprof.submit.remote.host import Host
+from hpcprof.submit.schedulers.submitting_shell import UNSET_OPTIONS
 
 FOLDER = PurePosixPath("/home/me/runs/one")
 
@@ -36,6 +37,19 @@ class Answer(Host):
         piped.stdin, piped.stdout = io.BytesIO(), io.BytesIO(vars(self)["sent"])
         piped.exit_code, piped.stderr = 0, ""
         yield piped
+
+
+def test_a_command_is_one_line_which_csh_needs_as_the_users_shell(monkeypatch: pytest.MonkeyPatch) -> None:
+    answered = Answer(b"")
+    monkeypatch.setattr(Answer, "check", lambda *_: None)
+    seen: list[str] = []
+    reached = Answer.reached
+    monkeypatch.setattr(
+        Answer, "reached", lambda self, words, *rest: seen.extend(words) or reached(self, words, *rest)
+    )
+    answered.run(["sbatch", "job.sh"], "/runs", {"LANG": "C"}, UNSET_OPTIONS)
+    assert seen[-1].endswith("; export LANG=C; cd /runs || exit 1; exec sbatch job.sh")
+    assert "\n" not in seen[-1]
 
 
 def archive(*members: tarfile.TarInfo, content: bytes = b"12345") -> bytes:
