@@ -952,7 +952,7 @@ print("saved on", *got, flush=True)
 
 
 def standin_nsys(path: Path) -> None:
-    """Write a profiler that USR1 ends before the program, and that sends TERM to the program once more."""
+    """Write a profiler that USR1 ends before the program, and that sends TERM to the program."""
     path.write_text(
         '#!/bin/sh\n[ "$1" = profile ] || exit 0\n'
         'for word in "$@"; do case $word in --output=*) output=${word#*=} ;; esac; done\n'
@@ -967,7 +967,7 @@ def standin_nsys(path: Path) -> None:
 @pytest.mark.parametrize("group", [True, False], ids=["to all processes", "to the batch script"])
 @pytest.mark.parametrize(
     ("name", "profiler"),
-    [("USR1", "none"), ("USR1", "nsys"), ("XCPU", "nsys"), ("TERM", "none"), ("TERM", "nsys")],
+    [("USR1", "none"), ("USR1", "nsys"), ("XCPU", "nsys"), ("TERM", "none")],
 )
 def test_a_program_gets_a_signal_once_and_its_exit_code_counts(
     name: str, group: bool, profiler: str, tmp_path: Path
@@ -987,6 +987,27 @@ def test_a_program_gets_a_signal_once_and_its_exit_code_counts(
     assert (folder / "state/rank00000.exit").read_text() == "0\n"
     assert (folder / "state/finished").read_text() == "0\n"
     assert (folder / "profiles/rank00000.nsys-rep").exists() == (profiler == "nsys")
+
+
+@pytest.mark.parametrize("launcher", ["srun", ""], ids=["to all of a step", "to the session of job.sh"])
+def test_a_program_under_a_profiler_that_sends_term_on_gets_it_once(launcher: str, tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    standin_nsys(tmp_path / "bin/nsys")
+    program = [sys.executable, "-c", SAVES]
+    asked = job(nodes=1, ranks_per_node=1, profiler="nsys", arguments=program)
+    launch = ["env", "SLURM_PROCID=0", "SLURM_STEP_NUM_TASKS=1", "SLURM_LOCALID=0"] if launcher else []
+    if not launcher:
+        # As nsys does, it starts the program in a session of its own.
+        text = (tmp_path / "bin/nsys").read_text()
+        (tmp_path / "bin/nsys").write_text(text.replace('done; "$@" &', 'done; setsid "$@" &'))
+    path = f"{tmp_path}/bin:{os.environ['PATH']}"
+    script = start_job(tmp_path / "run", asked, launch, launcher, PATH=path)
+    output = tmp_path / "run/logs/rank00000.out"
+    until(lambda: output.exists() and "ready" in output.read_text(), 60)
+    os.kill(-script.pid, signal.SIGTERM)
+    assert script.wait(60) == 0
+    assert output.read_text() == "ready\nsaved on SIGTERM\n"
+    assert (tmp_path / "run/profiles/rank00000.nsys-rep").exists()
 
 
 @pytest.mark.parametrize("group", [True, False], ids=["to all processes", "to the batch script"])

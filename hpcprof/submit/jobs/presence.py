@@ -160,7 +160,8 @@ def _check_program(job: Job, path: str | None, elsewhere: str) -> None:
             raise UsageError(f"{program}: there is no such file{where}.")
         if file.is_file() and not os.access(file, os.X_OK):
             raise UsageError(f"{program} is not executable: chmod +x it, or name what runs it before it.")
-        if file.suffix == ".py" and _begins_as_text(file):
+        # PK begins a zipped application.
+        if file.suffix == ".py" and file.is_file() and file.read_bytes()[:2] not in (b"#!", b"PK"):
             sentence = f"{program} has no first line such as #!/usr/bin/env python3"
             raise UsageError(f"{sentence}, so that a shell would run it: add one, or write python {program}.")
     elif path is not None and shutil.which(program, path=path) is None:
@@ -173,10 +174,6 @@ def _check_program(job: Job, path: str | None, elsewhere: str) -> None:
     for name, text in scripts_of(job):
         if text.partition("\n")[0].endswith("\r"):
             raise UsageError(f"{name} has the line ends of Windows, by which it fails: dos2unix {name}.")
-
-
-def _begins_as_text(file: Path) -> bool:
-    return file.is_file() and file.read_bytes()[:2] not in (b"#!", b"PK")  # PK begins a zipped application
 
 
 def _check_built_in(job: Job) -> None:
