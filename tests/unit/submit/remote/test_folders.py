@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import tarfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -40,14 +40,15 @@ class Answer(Host):
 
 
 def test_a_command_is_one_line_which_csh_needs_as_the_users_shell(monkeypatch: pytest.MonkeyPatch) -> None:
-    answered = Answer(b"")
-    monkeypatch.setattr(Answer, "check", lambda *_: None)
     seen: list[str] = []
     reached = Answer.reached
-    monkeypatch.setattr(
-        Answer, "reached", lambda self, words, *rest: seen.extend(words) or reached(self, words, *rest)
-    )
-    answered.run(["sbatch", "job.sh"], "/runs", {"LANG": "C"}, UNSET_OPTIONS)
+
+    def noted(self: Answer, words: Sequence[str], seconds: float) -> AbstractContextManager[Piped]:
+        seen.extend(words)
+        return reached(self, words, seconds)
+
+    monkeypatch.setattr(Answer, "reached", noted)
+    Answer(b"").run(["sbatch", "job.sh"], "/runs", {"LANG": "C"}, UNSET_OPTIONS)
     assert seen[-1].endswith("; export LANG=C; cd /runs || exit 1; exec sbatch job.sh")
     assert "\n" not in seen[-1]
 
