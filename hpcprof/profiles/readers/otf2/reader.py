@@ -98,9 +98,12 @@ class _Building:
         self._losses: list[Loss] = []
         self._unread = Counter[str]()
         self._unmatched = 0
-        self._one_sided = [key for key, region in regions.items() if _ONE_SIDED.fullmatch(region.name)]
+        synchronized = any(_SYNCHRONIZES.match(region.name) for region in regions.values())
+        self._one_sided = [
+            key for key, region in regions.items() if not synchronized and _ONE_SIDED.fullmatch(region.name)
+        ]
+        """The one-sided functions, if the archive has none that synchronizes windows."""
         self._unsynchronized = 0
-        """The number of one-sided calls, if the archive has no call that synchronizes windows."""
         self._visits = 0
         self._gpus: dict[int, int] = {}
 
@@ -188,8 +191,7 @@ class _Building:
                     grown=np.diff(readings.value),
                 )
             )
-        if not any(_SYNCHRONIZES.match(region.name) for region in self._archive.regions.values()):
-            self._unsynchronized += np.count_nonzero(np.isin(mpi.region, self._one_sided))
+        self._unsynchronized += np.count_nonzero(np.isin(mpi.region, self._one_sided))
         kind, operation = self._of(mpi.region, self._kind), self._of(mpi.region, self._operation)
         return events_with_calls(events.mpi, mpi, kind, operation, location.id)
 
