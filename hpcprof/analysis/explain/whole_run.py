@@ -206,6 +206,8 @@ def double_precision(kernels: pd.DataFrame) -> Iterator[NotJudged]:
 
     Whether the program needs it is not known. ``kernels`` is the table of that name.
     """
+    if not len(kernels):
+        return
     computing = kernels[kernels["class"] == "comp"]
     time = computing["total_ns"].astype(float)
     double = float(time[computing["name"].str.contains(_DOUBLE)].sum())

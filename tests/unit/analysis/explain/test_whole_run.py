@@ -92,7 +92,7 @@ def test_most_time_of_kernels_in_double_precision_is_said() -> None:
     (said,) = double_precision(kernels)
     assert said.reason.startswith("60 % of the time of kernels is in those of double precision")
     assert not [*double_precision(kernels.iloc[1:])]
-    assert not [*double_precision(kernels.iloc[:0])]
+    assert not [*double_precision(pd.DataFrame())]
 
 
 def test_a_capture_that_is_mostly_outside_the_steps_says_so() -> None:
