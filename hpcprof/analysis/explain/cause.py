@@ -193,7 +193,10 @@ def of_call(table: pd.DataFrame, place: str) -> Any:
     return is_call if is_call.any() else slice(None)
 
 
-_COMPOUNDS = re.compile(r"data_?parallel|batch_?norm|meta_?data|(?:down|off|pay|up|work)_?load")
+_COMPOUNDS = re.compile(
+    r"data_?parallel|batch_?norm|meta_?data|(?:down|off|pay|up|work)_?load|data_?dist"
+    r"|(?:all_?(?:2|to)_?all|all_?reduce|all_?gather|reduce_?scatter|broadcast)\w*"
+)
 """Words that contain one of `PlaceRemedy.words` and mean something else."""
 
 

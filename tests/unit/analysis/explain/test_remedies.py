@@ -91,7 +91,9 @@ def test_slow_input_names_the_loader_of_the_framework() -> None:
     assert "DataLoader(num_workers" in work.advise("load", (0,))
     assert "jax.device_put of the next batch" in work.advise("load", (0,), stack="jax")
     assert "jax.device_put" in late.advise("next_batch", (1,), stack="jax")
-    for place in ("DistributedDataParallel.forward", "SyncBatchNorm", "offload", "metadata_update"):
+    modules = ("DistributedDataParallel.forward", "SyncBatchNorm", "offload", "metadata_update")
+    collectives = ("## all2all_tw_data:init ##", "## sparse_data_dist ##", "broadcast_inputs")
+    for place in (*modules, *collectives):
         assert "DataLoader" not in work.advise(place, (0,))
 
 
