@@ -353,14 +353,11 @@ def _of_machine(tables: Mapping[str, pd.DataFrame]) -> dict[str, float]:
     if len(node_energy):
         metrics["energy_per_step_j"] = float(node_energy["joule_per_step"].iloc[0])
     samples = tables["telemetry"]
-    for name, metric, device in (
-        ("memory_peak_bytes", "resident", "rank"),
-        ("gpu_memory_peak_bytes", "used", "gpu"),
-    ):
+    for kind, metric, device in (("memory", "resident", "rank"), ("gpu_memory", "used", "gpu")):
         rows = samples[(samples["metric"] == metric) & samples["device"].str.startswith(device)]
         if len(rows):
             # The fullest rank or GPU decides.
-            metrics[name] = float(rows["max"].astype(float).max())
+            metrics[f"{kind}_peak_bytes"] = float(rows["max"].astype(float).max())
     steps = io[io["first_step"].notna()]
     if len(steps):
         sampled = (steps["last_step"] - steps["first_step"] + 1).astype(float)

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from hpcprof.analysis.framework.outcome import Outcome, columns_of, no_rows
 from hpcprof.analysis.telemetry.coincidences import REASONS, RunSteps
@@ -285,8 +284,11 @@ def _clocks(node: NodeTelemetry, blocks: Mapping[int | None, Blocks]) -> Iterato
         masks = dict(_group_series(rank_blocks, reasons.times, reasons.values))
         for block, samples in _group_series(rank_blocks, clock.times, clock.values):
             mask = masks.get(block, np.empty(0)).astype(np.int64)
-            shares = {reason: 100.0 * _mean((mask & bit) != 0) for bit, reason in REASONS.items()}
-            lowered = {reason: share for reason, share in shares.items() if share}
+            lowered = {
+                reason: 100.0 * float(np.mean((mask & bit) != 0))
+                for bit, reason in REASONS.items()
+                if (mask & bit).any()
+            }
             for reason, share in (lowered or {"": 0.0}).items():
                 yield {
                     "rank": rank,
@@ -399,10 +401,6 @@ def _io(node: NodeTelemetry, blocks: Mapping[int | None, Blocks]) -> Iterator[di
                 "wait_s": values.get("io_wait_s"),
                 "checkpoint": int(large[block]),
             }
-
-
-def _mean(values: NDArray[Any]) -> float:
-    return float(values.mean()) if len(values) else 0.0
 
 
 def _integer_or_none(value: float | None) -> int | None:
