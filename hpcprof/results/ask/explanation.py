@@ -217,12 +217,13 @@ def _of_files(run: Run, store: Store) -> tuple[Finding, ...]:
     """Return what logs of Darshan show of a run without profiles."""
     if not store.exists() or not store.has_run(run.id):
         return ()
-    files = RunTables(run, store).frames["darshan_files"]
-    if not len(files):
+    tables = RunTables(run, store)
+    if not tables.table("darshan_files").rows:
         return ()
+    # Runs without logs do without pandas.
     from hpcprof.analysis.explain.machine import slow_files
 
-    finding = slow_files(files)
+    finding = slow_files(tables.frames["darshan_files"])
     return () if finding is None else (finding,)
 
 
