@@ -495,10 +495,15 @@ def test_without_the_profile_of_a_rank_the_explanation_says_so() -> None:
     # That another rank ran is known from the profile.
     found = explain_run(inputs_of({0: timelines[0]}))[0]
     (shown,) = found.shown()
-    assert (shown.cause, shown.where) == (Cause.CAPTURE_INCOMPLETE, "1 of 2 ranks has a profile")
+    assert (shown.cause, shown.where) == (
+        Cause.CAPTURE_INCOMPLETE,
+        "1 of 2 ranks has a profile (rank 1 lacks one)",
+    )
     assert [(one.analysis, one.value) for one in shown.evidence] == [("rank_collectives", 2)]
     waiting, late = found.not_judged
-    assert waiting.what == WAITING and waiting.reason.endswith("is unknown: 1 of 2 ranks has a profile")
+    assert waiting.what == WAITING and waiting.reason.endswith(
+        "is unknown: 1 of 2 ranks has a profile (rank 1 lacks one)"
+    )
     assert late.reason == "1 of 2 ranks has a profile, and the others may be late"
 
 

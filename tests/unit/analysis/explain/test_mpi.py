@@ -589,7 +589,8 @@ def step_account(program: Simulated) -> Mapping[str, pd.DataFrame]:
 
 
 _NO_ROWS = {
-    name: pd.DataFrame() for name in ("step_kinds", "skew_summary", "idle_causes", "breakdown", "memops")
+    name: pd.DataFrame()
+    for name in ("step_kinds", "skew_summary", "idle_causes", "breakdown", "memops", "kernels")
 }
 
 
