@@ -504,7 +504,7 @@ def test_without_the_profile_of_a_rank_the_explanation_says_so() -> None:
     assert waiting.what == WAITING and waiting.reason.endswith(
         "is unknown: 1 of 2 ranks has a profile (rank 1 lacks one)"
     )
-    assert late.reason == "1 of 2 ranks has a profile, and the others may be late"
+    assert late.reason == "1 of 2 ranks has a profile (rank 1 lacks one), and the others may be late"
 
 
 def test_a_long_call_of_one_rank_has_its_own_cause_at_its_full_price() -> None:
