@@ -11,7 +11,8 @@
    for a collective that ends while the rank computes nothing. A send waits for the operation that computes
    what it sends, and a receive holds up the operation that needs it: the n-th of the same direction
    (``forward-recv`` and ``forward-compute``), else the one that begins after it. Without such names, a
-   message follows the computing or the collective after which it begins with the steadiest delay.
+   message follows the computing, the collective or the message of its kind after which it begins with the
+   steadiest delay.
 5. The own time of communication is what remains after the last peer has begun. The rest is waiting.
 
 The what-if analysis of Lin et al., "Understanding Stragglers in Large Model Training Using What-if Analysis",
@@ -387,17 +388,21 @@ class _Building:
         computing = list(self._computes[rank])
         collectives = self._select(rows, "collective")
         previous: dict[str, list[int]] = {}
+        messages = {kind: self._select(rows, kind) for kind in MESSAGES}
         for row in self._select(rows, *MESSAGES):
             name = self._name[row]
             before[row] |= _known_rows(self._find_last_ended(previous.get(name, []), row))
             previous.setdefault(name, []).append(row)
             partner = self._partner.get(row)
+            # Exchanges in one direction may follow those in another.
+            alike = [other for other in messages[self._kind[row]] if self._last[other] <= self._first[row]]
+            exchange = max(alike, key=self._last.__getitem__, default=None)
             if self._kind[row] == "send":
                 sender = self._find_last_ended(computing, row) if partner is None else partner
                 before[row] |= _known_rows(sender)
-                collective = self._find_last_ended(collectives, row)
-                if partner is None and self._steadiest(row, [sender, collective]) == collective:
-                    before[row] |= _known_rows(collective)
+                if partner is None:
+                    collective = self._find_last_ended(collectives, row)
+                    before[row] |= _known_rows(self._steadiest(row, [sender, collective, exchange]))
                 continue
             limit = self._last[row] - self._tolerance[row]
             needing = (
@@ -415,7 +420,7 @@ class _Building:
                 self._find_last_ended(candidates, row) for candidates in (posting, computing, collectives)
             ]
             named = needing is not None and self._word[row] == self._word[needing]
-            before[row] |= _known_rows(posted[0] if named else self._steadiest(row, posted))
+            before[row] |= _known_rows(posted[0] if named else self._steadiest(row, [*posted, exchange]))
 
     def _steadiest(self, row: int, candidates: Sequence[int | None]) -> int | None:
         """Return the operation after which another one begins with the steadiest delay; the first of equals.

@@ -22,6 +22,7 @@ from hpcprof.analysis.predict.network import (
     volume,
 )
 from hpcprof.analysis.predict.noise import noise_of
+from hpcprof.analysis.predict.operation_graph import MESSAGES
 from hpcprof.analysis.predict.scale import Predictor, curve_notes
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.profiles.timeline import Floats
@@ -450,6 +451,26 @@ def test_messages_wait_for_what_they_follow_whatever_their_names_are(named: bool
     messages = unit.keys["kind"].isin(["send", "recv"]).to_numpy()
     assert np.nanmax(unit.own[messages]) < 4e6 + 10
     assert {joint.offset for joint in unit.joints} == {-1, 0, 1}
+
+
+def test_an_exchange_waits_for_the_one_before_it() -> None:
+    noise = 5e6 * np.random.default_rng(1).random((10, 2))
+    now, rows = 0.0, []
+    for step in range(10):
+        ready = now + 2e7 + noise[step]
+        first, second = ready.max() + 4e6, ready.max() + 8e6
+        for rank in range(2):
+            rows.append((rank, step, "sweep", "compute", now, ready[rank] - now, -1))
+            for side, begin, end in (("right", ready[rank], first), ("left", first, second)):
+                rows += [(rank, step, f"{side}-{way}", way, begin, end - begin, 1 - rank) for way in MESSAGES]
+            rows.append((rank, step, "border", "compute", second, 3e6, -1))
+        now = second + 3e6
+    table: pd.DataFrame = pd.DataFrame(
+        rows, columns=["rank", "step", "name", "kind", "start_ns", "duration_ns", "peer"]
+    )
+    table = table.assign(group="", bytes=1000, stage=-1, microbatch=-1, chunk=-1, replica=-1)
+    table = table.astype(dict.fromkeys(("start_ns", "duration_ns"), np.int64))
+    assert np.nanmax(Predictor(table).unit.lag) < 10
 
 
 def test_computing_waits_for_a_collective_that_it_usually_hides() -> None:
