@@ -154,7 +154,7 @@ def _plan(request: JobSpec, faults: Sequence[str], block_steps: int, repeats: in
 def _training(request: JobSpec) -> JobSpec:
     """Return the request with its job file merged in, and with the profiler of the study.
 
-    The program has to be a training of the workload ddp into which the study may inject faults.
+    Raises UsageError unless it is a training of the workload ddp into which the study may inject faults.
     """
     from hpcprof.submit.jobs.merge import merged
     from hpcprof.workloads.ddp.options import parse

@@ -37,7 +37,10 @@ def _baseline(name: str, rows: Sequence[BaselineRow]) -> NamedBaseline:
 
 
 def set_baseline(name: str, references: Sequence[str], store: Store, runs_dir: Path) -> NamedBaseline:
-    """Name runs, each with a step time, as a baseline, in place of the runs that had the name before."""
+    """Name runs as a baseline, in place of the runs that had the name before.
+
+    Raises UsageError if the name is not a word, a run is unknown or listed twice, or one has no step time.
+    """
     if not _VALID.fullmatch(name):
         raise UsageError(
             f"baseline {name!r}: a name has 1 to 64 letters, digits or characters of . : = / + @ - _."
@@ -70,7 +73,7 @@ def find_baseline(name: str, store: Store) -> NamedBaseline:
 
 
 def baseline_runs(name: str, store: Store, runs_dir: Path) -> list[Run]:
-    """Return the runs of a baseline; it is an error if one of them is gone."""
+    """Return the runs of a baseline; UsageError if there is none of that name, or one of its runs is gone."""
     find_baseline(name, store)
     return [_run_of_row(row, store, runs_dir) for row in store.baselines() if row.name == name]
 
