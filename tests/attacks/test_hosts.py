@@ -42,8 +42,8 @@ def test_an_account_that_could_be_an_option_or_steer_a_terminal_is_refused(
     account: bytes, answers: Answers
 ) -> None:
     with pytest.raises(HpcprofError, match="does not report the user's name and home folder"):
-        answers(b"Welcome!\nhpcprof-account\n" + account).account()
-    assert answers(b"Welcome!\nhpcprof-account\nu\n/home/u\n").account().home == "/home/u"
+        answers(b"Welcome!\nhpcprof-begins\n" + account).account()
+    assert answers(b"Welcome!\nhpcprof-begins\nu\n/home/u\n").account().home == "/home/u"
 
 
 @pytest.mark.parametrize("begin", [b"X: ", b"Content-Length: 9999\r\n\r\n"])
