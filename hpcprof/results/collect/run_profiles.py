@@ -111,8 +111,9 @@ def runs_of_files(files: Sequence[Path]) -> list[Run]:
             parts = [(file,) for file in same_kind] if _tell_no_rank(same_kind) else [same_kind]
             for part in parts:
                 run = whole.get(part) or _run_of_named(folder, part)
-                other_files = beside.get(folder, [])
-                runs.append(replace(run, beside=tuple(sorted(other_files))) if other_files else run)
+                if run.manifest is None or folder in beside:
+                    run = replace(run, files=part, beside=tuple(sorted(beside.get(folder, []))))
+                runs.append(run)
     return runs
 
 

@@ -8,7 +8,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hpcprof.results.collect.run_profiles import foreign_files, why_unprofiled
+from hpcprof.results.collect.run_memory import snapshots_of
+from hpcprof.results.collect.run_profiles import foreign_files, runs_in, runs_of_files, why_unprofiled
 from hpcprof.runs.directory import Run
 from tests.submitted_run import MakeRun
 from tests.submitted_run import make_run as make_run
@@ -27,6 +28,15 @@ def test_profiles_that_end_as_files_of_other_tools_do_are_not_left_out(tmp_path:
     columns = {"rank": [0], "step": [0], "name": ["gemm"], "kind": ["compute"]}
     pq.write_table(pa.table({**columns, "start_ns": [0], "duration_ns": [5]}), tmp_path / "jobs.parquet")
     assert foreign_files(Run("a-1", tmp_path)) == []
+
+
+def test_a_profile_that_is_named_alone_has_no_snapshot_of_its_folder(tmp_path: Path) -> None:
+    trace, snapshot = tmp_path / "rank0.sqlite", tmp_path / "memory.pickle"
+    trace.touch()
+    snapshot.write_bytes(b"\x80\x04segments")
+    (whole,), (alone,), (both,) = runs_in(tmp_path), runs_of_files([trace]), runs_of_files([trace, snapshot])
+    assert whole.id == alone.id == both.id
+    assert [*map(snapshots_of, (whole, alone, both))] == [[snapshot], [], [snapshot]]
 
 
 def profiled(run: Run) -> Run:
