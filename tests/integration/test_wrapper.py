@@ -993,7 +993,8 @@ def test_a_program_gets_a_signal_once_and_its_exit_code_counts(
 def test_a_program_under_a_profiler_that_sends_term_on_gets_it_once(launcher: str, tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     standin_nsys(tmp_path / "bin/nsys")
-    program = [sys.executable, "-c", SAVES]
+    starts = 'grep SigIgn /proc/self/status >&2; exec "$@"'
+    program = ["sh", "-c", starts, "sh", sys.executable, "-c", SAVES]
     asked = job(nodes=1, ranks_per_node=1, profiler="nsys", arguments=program)
     launch = ["env", "SLURM_PROCID=0", "SLURM_STEP_NUM_TASKS=1", "SLURM_LOCALID=0"] if launcher else []
     if not launcher:
@@ -1007,7 +1008,21 @@ def test_a_program_under_a_profiler_that_sends_term_on_gets_it_once(launcher: st
     os.kill(-script.pid, signal.SIGTERM)
     assert script.wait(60) == 0
     assert output.read_text() == "ready\nsaved on SIGTERM\n"
+    ignored = int(output.with_suffix(".err").read_text().split()[1], 16)
+    assert not any(ignored >> number - 1 & 1 for number in (signal.SIGPIPE, signal.SIGXFSZ))
     assert (tmp_path / "run/profiles/rank00000.nsys-rep").exists()
+
+
+def test_a_python_that_does_not_start_keeps_no_program_from_starting(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    standin_nsys(tmp_path / "bin/nsys")
+    (tmp_path / "bin/python3").write_text("#!/bin/sh\nexit 127\n")
+    (tmp_path / "bin/python3").chmod(0o755)
+    asked = job(nodes=1, ranks_per_node=1, profiler="nsys", arguments=["echo", "ready"])
+    launch = ["env", "SLURM_PROCID=0", "SLURM_STEP_NUM_TASKS=1", "SLURM_LOCALID=0"]
+    script = start_job(tmp_path / "run", asked, launch, "srun", PATH=f"{tmp_path}/bin:{os.environ['PATH']}")
+    assert script.wait(60) == 0
+    assert (tmp_path / "run/logs/rank00000.out").read_text() == "ready\n"
 
 
 @pytest.mark.parametrize("group", [True, False], ids=["to all processes", "to the batch script"])
