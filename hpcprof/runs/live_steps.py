@@ -199,7 +199,8 @@ def _trend(run: Run) -> str:
     if first and last and last[0].step <= first[-1].step:
         unique_lines = sorted({*first, *last}, key=lambda line: line.step)
         first, last = unique_lines[: len(unique_lines) // 2], unique_lines[len(unique_lines) // 2 :]
-    if len(first) + len(last) < _FEWEST_LINES:
+    # The lines of an earlier attempt may come before those of this one.
+    if len(first) < 2 or not last or len(first) + len(last) < _FEWEST_LINES:
         return ""
     before, after = (sorted(line.wall_ns for line in lines) for lines in (first[1:], last))
     lowest, highest = after[len(after) // _TRIMMED], before[-1 - len(before) // _TRIMMED]

@@ -210,6 +210,15 @@ def test_a_step_in_which_the_job_was_suspended_is_no_start_that_was_slower(run: 
         assert "at the start" not in describe_live_steps(run, STARTED + len(walls))
 
 
+def test_an_earlier_attempt_with_many_lines_is_no_start(run: Run) -> None:
+    lines = [
+        {"time": STARTED + n - 5000 * (n < 80), "step": n, "steps": 1, "wall_ns": MS, "max_ns": MS}
+        for n in range(110)
+    ]
+    _write(run, 0, "".join(f"{json.dumps(line)}\n" for line in lines))
+    assert describe_live_steps(run, STARTED + 110).startswith("step 109 on 1 rank, now 1.000 ms a step")
+
+
 def test_lines_that_vary_as_much_at_the_start_tell_no_trend(run: Run) -> None:
     uneven = [_line(step, wall_ms=9 if step in (4, 5, 7) else 6) for step in range(9)]
     _write(run, 0, "".join(uneven))
