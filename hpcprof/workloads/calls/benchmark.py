@@ -37,11 +37,11 @@ Row = tuple[str, str, int]
 
 
 def run(wanted: Parameters | Exception) -> int:
-    """Time the calls and write the table; return the exit status. A single process prints its times."""
+    """Time the calls and write the table; return the exit status. Without processes the times are printed."""
     try:
         if isinstance(wanted, Exception):
             raise wanted
-        if wanted.processes == 1:
+        if not wanted.processes:
             csv.writer(sys.stdout).writerows(time_calls(Driver(ctypes.CDLL(_LIBRARY)), wanted.rounds))
             return 0
         rows = quickest([_time_in_process() for _ in range(wanted.processes)])
@@ -64,7 +64,7 @@ def run(wanted: Parameters | Exception) -> int:
 
 def _time_in_process() -> list[Row]:
     """Return the times of this program in a process of its own; CalledProcessError if that fails."""
-    command = [sys.executable, *sys.orig_argv[1:], "--processes", "1"]
+    command = [sys.executable, *sys.orig_argv[1:], "--processes", "0"]
     printed = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
     return [(kind, name, int(ns)) for kind, name, ns in csv.reader(printed.splitlines())]
 

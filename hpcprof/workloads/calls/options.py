@@ -15,7 +15,7 @@ class Parameters(Options):
     """How often calls are timed."""
 
     rounds: int = option(20, "timed rounds of each call in a process", minimum=1)
-    processes: int = option(8, "processes, one after another; a single one prints its times", minimum=1)
+    processes: int = option(8, "processes, one after another; 0: print the times of this one", minimum=0)
 
     def validate(self, world_size: int) -> None:
         """Raise `UsageError` for several ranks, which would disturb each other."""

@@ -52,22 +52,23 @@ def test_a_node_without_the_driver_has_one_sentence(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(benchmark, "_LIBRARY", "libnowhere.so")
-    assert benchmark.run(parse(["--processes", "1"])) == 1
+    assert benchmark.run(parse(["--processes", "0"])) == 1
     assert capsys.readouterr().err.startswith(
         "The workload calls needs an NVIDIA GPU and its driver: libnowhere.so"
     )
     assert benchmark.run(UsageError("calls: calls are timed on one rank.")) == 1
 
 
+@pytest.mark.parametrize(("processes", "least"), [("1", "9"), ("2", "7")])
 def test_the_table_is_written_into_the_folder_of_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    processes: str, least: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     times = iter([[("launch", "cuLaunchKernel", 9)], [("launch", "cuLaunchKernel", 7)]])
     monkeypatch.setattr(benchmark, "_time_in_process", lambda: next(times))
     monkeypatch.setenv("HPCPROF_RUN_DIR", str(tmp_path))
-    assert benchmark.run(parse(["--processes", "2"])) == 0
+    assert benchmark.run(parse(["--processes", processes])) == 0
     with (tmp_path / "calls.csv").open(newline="") as file:
-        assert [row["ns"] for row in csv.DictReader(file)] == ["7"]
+        assert [row["ns"] for row in csv.DictReader(file)] == [least]
 
 
 def test_a_process_that_fails_ends_the_workload_with_its_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
