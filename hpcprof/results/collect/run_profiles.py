@@ -72,7 +72,7 @@ def foreign_files(run: Run) -> list[str]:
     """
     if run.manifest is not None or run.files is not None or not is_folder(run.path):
         return []
-    profiles = profiles_of(run)
+    profiles = {*profiles_of(run)}
     files = (
         file for file in sorted(run.path.iterdir()) if ".json" not in file.suffixes and file not in profiles
     )

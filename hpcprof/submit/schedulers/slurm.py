@@ -249,7 +249,7 @@ class SlurmScheduler(BatchScheduler):
             text = script.read_text("utf-8", "replace") if script.is_file() else ""
             here = ("", os.environ.get("SLURM_CLUSTERS"))
             for number, _, cluster in (job_id.partition(";") for job_id in after):
-                directive = rf"^#SBATCH (?:--clusters=|-M ?){cluster}$"
+                directive = rf"^#SBATCH (?:--clusters[= ]|-M ?){cluster}$"
                 if cluster not in here and not re.search(directive, text, re.MULTILINE):
                     advice = f"--scheduler-arg=--clusters={cluster}, or submit it when that job has ended"
                     raise Refused(f"job {number} runs on cluster {cluster}, and this one does not: {advice}.")

@@ -502,8 +502,9 @@ def test_a_job_waits_for_one_of_another_cluster_only_there(
     script.write_text("#SBATCH --clusters=away2\n")
     with pytest.raises(Refused, match=r"job 5 runs on cluster away, and this one does not: --sch.*=away, or"):
         SlurmScheduler().submit(script, tmp_path, ["5;away"])
-    script.write_text("#SBATCH -M away\n")
-    assert SlurmScheduler().submit(script, tmp_path, ["5;away"]) == "6;away"
+    for directive in ("-M away", "--clusters away", "--clusters=away"):
+        script.write_text(f"#SBATCH {directive}\n")
+        assert SlurmScheduler().submit(script, tmp_path, ["5;away"]) == "6;away"
     script.write_text("\n")
     monkeypatch.setenv("SLURM_CLUSTERS", "away")
     assert SlurmScheduler().submit(script, tmp_path, ["5;away"]) == "6;away"
