@@ -214,7 +214,7 @@ def _count_text(number: int, subject: Subject) -> str:
     return f"{number:,} {plural}" if plural and number != 1 else counted(number, subject.value)
 
 
-_CHOICE = re.compile(r"\[(?P<profilers>[a-z|]+):(?P<text>[^]]*)\]")
+_CHOICE = re.compile(r"\[(?P<profilers>(?:(?:nsys|torch|roc|unitrace)\|?)+):(?P<text>[^]]*)\]")
 _UNSUPPORTED_WORDS = re.compile(
     r"unable|(?:not |un)supported|could not|cannot|permission|privilege"
     r"|not (?:have )?(?:been )?started|initiali[sz]ation failed|failed to (?:start|initiali[sz]e|enable)",
