@@ -1,5 +1,6 @@
 """Discovery of profiles and of their readers."""
 
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -61,7 +62,8 @@ def named_by_host(files: Iterable[Path]) -> bool:
 
 def formats_like(path: Path) -> str:
     """Return the formats whose files end as this one does, and where all are listed, as a sentence."""
-    like = [reader.files for reader in BUILT_IN if path.suffix and path.suffix.lower() in reader.files]
+    ending = re.compile(rf"{re.escape(path.suffix)}(?!\w)", re.IGNORECASE)
+    like = [reader.files for reader in BUILT_IN if path.suffix and ending.search(reader.files)]
     return f"{path.suffix} may be {', '.join(like)}; {ALL_FORMATS}." if like else f"{ALL_FORMATS}."
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.readers.declaration import foreign_kind, rank_from_name
-from hpcprof.profiles.readers.discovery import find_profiles, read_profile, reader_of
+from hpcprof.profiles.readers.discovery import find_profiles, formats_like, read_profile, reader_of
 from hpcprof.profiles.readers.kineto import MERGED
 from hpcprof.profiles.timeline import Timeline
 
@@ -208,3 +208,8 @@ def test_what_a_download_left_in_place_of_a_profile_is_named(
     (tmp_path / name).write_text(text)
     with pytest.raises(DamagedInput, match=f"{name} is {kind}"):
         read_profile(tmp_path / name)
+
+
+def test_formats_are_named_for_a_whole_ending() -> None:
+    assert formats_like(Path("trace.PB")).startswith(".PB may be *.xplane.pb of JAX; ")
+    assert {formats_like(Path(name)) for name in ("run.c", "run.js", "run.")} == {formats_like(Path("run"))}
