@@ -103,7 +103,7 @@ def _file_patterns(row: Mapping[str, Any], *inner: Mapping[str, Any]) -> Iterato
     if row["meta_s"] > seconds / 2:
         yield (
             "meta_s",
-            f"{100 * row['meta_s'] / seconds:.0f} % of that is to open, close, seek and stat",
+            f"{100 * row['meta_s'] / seconds:.0f} % of the file's time is to open, close, seek and stat",
             "Open files once, and fewer of them.",
         )
     if calls and size / calls < _SMALL_BYTES:
@@ -126,7 +126,7 @@ def _file_patterns(row: Mapping[str, Any], *inner: Mapping[str, Any]) -> Iterato
             "Call the collective functions (MPI_File_write_at_all), which join the requests of ranks.",
         )
     if inner and 2 * _seconds(inner[0]) < seconds:
-        below = f"{inner[0]['module']} takes {100 * _seconds(inner[0]) / seconds:.0f} % of that"
+        below = f"{inner[0]['module']} takes {100 * _seconds(inner[0]) / seconds:.0f} % of the file's time"
         yield (
             "read_s" if row["read_s"] > row["write_s"] else "write_s",
             f"{below}: in the rest, ranks exchange data and wait for each other",

@@ -195,7 +195,7 @@ def test_a_run_without_profiles_that_waits_for_files_says_how_it_uses_them() -> 
         "rank 3 takes 29 s, the mean is 7.5 s",
     )
     opens = accesses("POSIX", large, 10.0, meta_s=20.0)
-    assert told(opens)[2:] == ("67 % of that is to open, close, seek and stat",)
+    assert told(opens)[2:] == ("67 % of the file's time is to open, close, seek and stat",)
     outer, inner = accesses("MPI-IO", large, 30.0, independent=1000), accesses("POSIX", large, 27.0)
     assert told(inner, outer) == (
         "MPI-IO of /scratch/out.h5",
@@ -203,5 +203,5 @@ def test_a_run_without_profiles_that_waits_for_files_says_how_it_uses_them() -> 
         "1,000 calls of MPI-IO are independent",
     )
     assert told(accesses("MPI-IO", large, 30.0), accesses("POSIX", large, 3.0))[2:] == (
-        "POSIX takes 10 % of that: in the rest, ranks exchange data and wait for each other",
+        "POSIX takes 10 % of the file's time: in the rest, ranks exchange data and wait for each other",
     )
