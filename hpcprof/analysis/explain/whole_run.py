@@ -45,8 +45,12 @@ _MIN_COPYING_PCT = 20.0
 _MIN_MOVING_SHARE = 0.03
 """Minimum share of the capture for pages of unified memory that the driver moves."""
 
-_DOUBLE = re.compile(r"\bdouble\b|f64|float64|complex128|d884|dgemm", re.IGNORECASE)
-"""Names of kernels that compute in double precision: of templates, CuPy, CUTLASS and cuBLAS."""
+_DOUBLE = re.compile(
+    r"^(?!.*(?:\bfloat\b|half|f32)).*(?:\bdouble\b|(?<![a-z])f64|float64|complex128|d884|dgemm)",
+    re.IGNORECASE | re.DOTALL,
+)
+"""Names of kernels that compute in double precision alone: of templates, CuPy, CUTLASS and cuBLAS. Optimizers
+take their rates as doubles and compute in single precision."""
 
 _MOSTLY_DOUBLE = 0.5
 """Minimum share of the time of kernels in double precision that is told."""
@@ -338,10 +342,12 @@ def with_first_work(
     Replays begin with the first operation of the GPU, and leave it out. It adds to the host work that they
     find in the same place.
     """
-    times = [step_intervals(timelines[rank]) for rank in inputs.ranks]
-    if not elapsed or any(np.count_nonzero(steps.on_gpu) != 1 for steps in times):
-        return [*replayed]
-    waited = min(int((steps.gpu_start - steps.start)[steps.on_gpu][0]) for steps in times)
+    waited = elapsed
+    for rank in inputs.ranks:
+        steps = step_intervals(timelines[rank])
+        if not elapsed or np.count_nonzero(steps.on_gpu) != 1:
+            return [*replayed]
+        waited = min(waited, int((steps.gpu_start - steps.start)[steps.on_gpu][0]))
     idle = inputs.tables["idle_causes"]
     by_range = idle[idle["cause"] == "host"].groupby("range")["idle_ns_per_step"].sum()
     place = str(by_range.idxmax()) if len(by_range) else ""

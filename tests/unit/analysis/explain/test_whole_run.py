@@ -6,8 +6,11 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pandas as pd
+import pytest
 
+from hpcprof.analysis.explain import whole_run
 from hpcprof.analysis.explain.cause import Cause
 from hpcprof.analysis.explain.inputs import ExplainInputs
 from hpcprof.analysis.explain.whole_run import (
@@ -79,6 +82,14 @@ def test_much_time_of_pages_of_unified_memory_is_said() -> None:
     assert not [*moving_pages(pd.DataFrame({"span_ns": [16e6]}), copies.iloc[1:])]
 
 
+def test_several_steps_are_seen_in_the_first_profile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(whole_run, "step_intervals", lambda steps: steps)
+    timelines: Any = {0: SimpleNamespace(on_gpu=np.array([True, True]))}
+    two_ranks: Any = SimpleNamespace(ranks=(0, 1))
+    # That of rank 1 is not read.
+    assert whole_run.with_first_work([], two_ranks, timelines, 10) == []
+
+
 def test_most_time_of_kernels_in_double_precision_is_said() -> None:
     names = [
         "regular_fft<(unsigned int)1024, double>",
@@ -92,6 +103,8 @@ def test_most_time_of_kernels_in_double_precision_is_said() -> None:
     (said,) = double_precision(kernels)
     assert said.reason.startswith("60 % of the time of kernels is in those of double precision")
     assert not [*double_precision(kernels.iloc[1:])]
+    for name in ("apply<FusedAdamMathFunctor<float, 4>, float *, double>", "buf64"):
+        assert not [*double_precision(kernels.assign(name=name))]
     assert not [*double_precision(pd.DataFrame())]
 
 
