@@ -233,15 +233,21 @@ class _Building:
         sends, receives = (
             [row for row in rows if self._partner.get(row, row) is not None] for rows in (sends, receives)
         )
-        for receiver in np.unique(peer[sends]).tolist():
-            if receiver >= 0:
-                sent = [row for row in sends if peer[row] == receiver]
-                yield from self._messages_to(sent, [row for row in receives if rank[row] == receiver])
+        sent, received = defaultdict(list), defaultdict(list)
+        for row in sends:
+            sent[int(peer[row])].append(row)
+        for row in receives:
+            received[int(rank[row])].append(row)
+        matched = set()
+        for receiver in sorted(sent.keys() - {-1}):
+            for message in self._messages_to(sent[receiver], received[receiver]):
+                matched.add(message[1])
+                yield message
+        unnamed = [row for row in sends if peer[row] < 0], [row for row in receives if row not in matched]
         sides = ({}, {})  # type: tuple[dict[tuple[str, int], list[int]], dict[tuple[str, int], list[int]]]
-        for side, rows in zip(sides, (sends, receives), strict=True):
+        for side, rows in zip(sides, unnamed, strict=True):
             for row in rows:
-                if peer[row] < 0:
-                    side.setdefault((self._direction[row], int(rank[row])), []).append(row)
+                side.setdefault((self._direction[row], int(rank[row])), []).append(row)
         yield from self._messages_by_ends(*sides)
 
     def _messages_to(self, sends: Sequence[int], receives: Sequence[int]) -> Iterator[tuple[int, int]]:
@@ -274,8 +280,8 @@ class _Building:
     def _messages_by_ends(
         self, sends: Mapping[tuple[str, int], list[int]], receives: Mapping[tuple[str, int], list[int]]
     ) -> Iterator[tuple[int, int]]:
-        """Yield the messages without peers, by direction and rank, whose ends coincide best."""
-        stage = self.rows["stage"].to_numpy()
+        """Yield the messages whose sends name no peer, by direction and rank, whose ends coincide best."""
+        stage, peer = self.rows["stage"].to_numpy(), self.rows["peer"].to_numpy()
         replica = self.rows["replica"].to_numpy()
         for (direction, rank), rows in sends.items():
             best, distance = None, np.inf
@@ -283,6 +289,8 @@ class _Building:
                 if name != direction or other == rank or len(matching) != len(rows):
                     continue
                 if stage[rows[0]] == stage[matching[0]] >= 0 or replica[rows[0]] != replica[matching[0]]:
+                    continue
+                if peer[matching[0]] not in (-1, rank):
                     continue
                 apart = float(np.abs(self.end[rows] - self.end[matching]).mean())
                 if apart < distance:

@@ -22,7 +22,7 @@ from hpcprof.analysis.predict.network import (
     volume,
 )
 from hpcprof.analysis.predict.noise import noise_of
-from hpcprof.analysis.predict.operation_graph import MESSAGES
+from hpcprof.analysis.predict.operation_graph import MESSAGES, operation_graphs
 from hpcprof.analysis.predict.scale import Predictor, curve_notes
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.profiles.timeline import Floats
@@ -451,6 +451,14 @@ def test_messages_wait_for_what_they_follow_whatever_their_names_are(named: bool
     messages = unit.keys["kind"].isin(["send", "recv"]).to_numpy()
     assert np.nanmax(unit.own[messages]) < 4e6 + 10
     assert {joint.offset for joint in unit.joints} == {-1, 0, 1}
+
+
+def test_messages_are_matched_where_only_receives_name_their_peers() -> None:
+    table = timeline(two_stages(0))
+    table.loc[table["kind"] == "send", "peer"] = -1
+    (graph,) = operation_graphs(table)
+    ranks = [sorted(graph.rows["rank"].to_numpy()[rows].tolist()) for rows in graph.members]
+    assert ranks == [[0, 1]] * 4
 
 
 def test_an_exchange_waits_for_the_one_before_it() -> None:
