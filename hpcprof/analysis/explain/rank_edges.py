@@ -145,8 +145,8 @@ def _device_edges(calls: HostCalls, work: Work, events: Ints, nodes: _Nodes) -> 
     prompt, begins = np.cumsum(late <= _BACKLOG_NS), work.before == NONE
     earlier = np.append(0, prompt)[np.maximum.accumulate(np.where(begins, all_rows, 0))]
     first_step = (work.step == work.step.min(initial=0)) & (prompt == earlier)
-    behind = (late > 0) & (begins | ((late > _BACKLOG_NS) & first_step))
-    behind &= signalled == EARLIEST
+    # One that starts somewhat late moves with its launch: that of the first step may follow host work.
+    behind = (late > _BACKLOG_NS) & (begins | first_step) & (signalled == EARLIEST)
     late[behind] = 0
     first, prompt_rows = np.flatnonzero(behind), np.flatnonzero(~behind)
     device_edges = [
@@ -182,7 +182,7 @@ def _device_edges(calls: HostCalls, work: Work, events: Ints, nodes: _Nodes) -> 
             nodes.work(all_rows), nodes.work(all_rows) + 1, work.end - work.start, EdgeKind.RUN, all_rows
         ),
     ]
-    return device_edges, int(late.sum())
+    return device_edges, int(late[after].sum())
 
 
 def _median(values: Ints, default: int) -> int:

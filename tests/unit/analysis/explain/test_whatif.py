@@ -13,7 +13,7 @@ import pytest
 from hpcprof.analysis.explain.changes import Prediction, parse_changes
 from hpcprof.analysis.explain.whatif import predict
 from hpcprof.common.errors import HpcprofError, UsageError
-from hpcprof.profiles.timeline import Gpu
+from hpcprof.profiles.timeline import Gpu, Timeline
 from tests.unit.analysis.explain.programs import (
     MS,
     US,
@@ -68,6 +68,25 @@ def test_the_prediction_is_the_step_of_the_program_with_these_times(
     found = what_if(change)
     assert found.wall_p50_ns == pytest.approx(truth.measured_p50_ns, rel=0.01)
     assert found.low_ns <= found.wall_p50_ns <= found.high_ns
+
+
+def test_a_first_operation_that_starts_somewhat_late_moves_with_the_host_work_before_it() -> None:
+    def host_bound(data: int) -> list[Instruction]:
+        call = StreamWait(7, 17)  # before it, nothing of the host is known
+        return [call, Place("data", (Host(data),)), Place("forward", (Launch(20 * US), Host(MS)) * 2)]
+
+    def with_late_start(timeline: Timeline) -> Timeline:
+        start = timeline.kernels.start.copy()
+        start[0] += 15 * US
+        return replace(timeline, kernels=replace(timeline.kernels, start=start))
+
+    inputs = inputs_of(simulate([host_bound(5 * MS)], STEPS))
+    late = replace(inputs, read=lambda rank: with_late_start(inputs.read(rank)))
+    truth = predict(inputs_of(simulate([host_bound(0)], STEPS)), ())
+    for one in (inputs, late):
+        found = predict(one, parse_changes(["range:data*0"]))
+        # Without a front that moves, the data of the first step would be taken out of the steps after it.
+        assert found.elapsed_ns == pytest.approx(truth.measured_elapsed_ns, rel=0.03)
 
 
 @pytest.mark.parametrize("further", [0, 1])
