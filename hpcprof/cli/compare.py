@@ -149,7 +149,7 @@ def command(
         echo(conclusion, err=True)
     if compared.regressed:
         _tell(targets, compared)
-    if fail_on_regression and (compared.regressed or not compared.is_judged):
+    if fail_on_regression and (compared.regressed or not compared.is_judged(gates)):
         sys.exit(GATE_EXIT if compared.regressed else UNJUDGED_EXIT)
 
 

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from hpcprof.analysis.comparison.compare import (
     CLOCKS_DIFFER,
+    GATES,
     INCONCLUSIVE,
     MATERIAL_PCT,
     NO_STATISTICS,
@@ -178,10 +179,11 @@ class Comparison(InNotebooks):
         """True if the candidate is worse by a metric that decides: that of the first row, and of gates."""
         return any(row["verdict"] == REGRESSION for row in self.table.rows)
 
-    @property
-    def is_judged(self) -> bool:
-        """True if the metric that decides, or one of a gate, has runs enough for a verdict."""
-        return any(row["ci_low"] is not None for row in self.table.rows)
+    def is_judged(self, gates: Sequence[str]) -> bool:
+        """Return whether the metric that decides, or one of the ``gates``, has runs enough for a verdict."""
+        gated = {name for gate in gates for name in GATES[gate]}
+        rows = (row for at, row in enumerate(self.table.rows) if not at or row["metric"] in gated)
+        return any(row["ci_low"] is not None for row in rows)
 
     @property
     def is_open(self) -> bool:

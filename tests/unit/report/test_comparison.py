@@ -68,10 +68,14 @@ def test_a_comparison_in_a_prompt_is_one_line_with_its_runs_and_conclusion() -> 
     assert repr(one) == "<hpcprof comparison of b1 with a1: Regression: metric0_ns.>"
 
 
-@pytest.mark.parametrize(("low", "judged"), [(None, False), (1.02, True)])
-def test_a_comparison_is_judged_only_with_an_interval(low: float | None, judged: bool) -> None:
-    columns: dict[str, list[Any]] = {"metric": ["step_p50_ns"], "verdict": ["only in a"], "ci_low": [low]}
-    assert replace(compared(), table=AnalysisTable(columns, {})).is_judged is judged
+@pytest.mark.parametrize(
+    ("low", "gates", "judged"), [(None, (), False), (None, ("memory",), True), (1.02, (), True)]
+)
+def test_a_comparison_is_judged_only_with_an_interval_of_what_decides(
+    low: float | None, gates: tuple[str, ...], judged: bool
+) -> None:
+    columns: dict[str, list[Any]] = {"metric": ["step_p50_ns", "memory_peak_bytes"], "ci_low": [low, 0.98]}
+    assert replace(compared(), table=AnalysisTable(columns, {})).is_judged(gates) is judged
 
 
 def test_a_gate_that_no_run_has_figures_of_is_said_not_to_be_judged() -> None:
