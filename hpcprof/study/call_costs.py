@@ -86,5 +86,5 @@ def read_calls(path: Path) -> dict[str, tuple[str, int]]:
     try:
         with path.open(newline="") as file:
             return {row["kind"]: (row["call"], int(row["ns"])) for row in csv.DictReader(file)}
-    except (OSError, KeyError, ValueError) as error:
+    except (OSError, KeyError, TypeError, ValueError) as error:
         raise HpcprofError(f"{path} cannot be read: {error}.") from None

@@ -85,5 +85,5 @@ def read_samples(path: Path) -> list[Sample]:
                 Sample(row["op"], float(row["bytes"]), int(row["ranks"]), 1e3 * float(row["time_us"]))
                 for row in csv.DictReader(file)
             ]
-    except (OSError, KeyError, ValueError) as error:
+    except (OSError, KeyError, TypeError, ValueError) as error:
         raise HpcprofError(f"{path} cannot be read: {error}.") from None

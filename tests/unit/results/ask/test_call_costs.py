@@ -41,7 +41,8 @@ def test_kept_costs_count_for_profiles_of_the_same_version_alone() -> None:
         call_weights("here", ["nsys 1"])
 
 
-def test_a_damaged_table_of_calls_is_one_sentence(tmp_path: Path) -> None:
-    (tmp_path / "calls.csv").write_text("kind,call,ns\nlaunch,cuLaunchKernel,soon\n")
+@pytest.mark.parametrize("damaged", ["launch,cuLaunchKernel,soon", "launch,cuLau"])
+def test_a_damaged_table_of_calls_is_one_sentence(damaged: str, tmp_path: Path) -> None:
+    (tmp_path / "calls.csv").write_text(f"kind,call,ns\n{damaged}\n")
     with pytest.raises(HpcprofError, match=r"calls\.csv cannot be read"):
         read_calls(tmp_path / "calls.csv")
