@@ -172,11 +172,11 @@ class Figures:
 
 
 def idle(*causes: str) -> Callable[[pd.DataFrame, str], Any]:
-    """Return what chooses idle time with some causes, in the place of a finding if any lies there."""
+    """Return what chooses idle time with some causes, in the places of a finding if any lies there."""
 
     def rows(table: pd.DataFrame, place: str) -> Any:
-        has_cause, ranges = table["cause"].isin(causes), table["range"]
-        in_place = (ranges == place) | (ranges.map(without_numbers, na_action="ignore") == place)
+        has_cause, ranges, places = table["cause"].isin(causes), table["range"], [place, *place.split(", ")]
+        in_place = ranges.isin(places) | ranges.map(without_numbers, na_action="ignore").isin(places)
         return has_cause & in_place if place and in_place.any() else has_cause
 
     return rows

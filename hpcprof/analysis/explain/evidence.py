@@ -31,7 +31,8 @@ def evidence_of(
     ``ranks`` are those that have the cause, by their own numbers. Calls of MPI, such as barriers of a program
     whose GPUs communicate by themselves, show nothing unless ``with_mpi``.
     """
-    inner = candidate.where.rpartition("/")[2]
+    # Several places are joined by commas.
+    inner = ", ".join(place.rpartition("/")[2] for place in candidate.where.split(", "))
     evidence: list[Evidence] = []
     for figures in candidate.cause.figures:
         table = tables[figures.analysis]

@@ -9,6 +9,7 @@ import pytest
 
 from hpcprof.analysis.explain.cause import Candidate
 from hpcprof.analysis.explain.causes.exposed_communication import EXPOSED_COMMUNICATION
+from hpcprof.analysis.explain.causes.host_bound import HOST_BOUND
 from hpcprof.analysis.explain.evidence import evidence_of, in_words, plain_figure, with_distinct_evidence
 from hpcprof.analysis.explain.explanation import Evidence
 from tests.unit.explanations import finding
@@ -123,6 +124,18 @@ def test_barriers_of_mpi_are_no_evidence_about_communication_of_gpus(of_mpi: boo
     tables = {"mpi_calls": barrier, "step_account": account}
     found = evidence_of(tables, candidate, (0,), with_mpi=of_mpi)
     assert [one.analysis for one in found] == shown
+
+
+def test_a_cause_in_several_places_is_shown_by_idle_time_in_one_of_them() -> None:
+    idle = pd.DataFrame({"rank": [0, 0, 0], "cause": ["host"] * 3, "range": ["data", "step", "forward"]})
+    tables = {
+        "idle_causes": idle.assign(idle_ns_per_step=[9 * MS, 3 * MS, MS]),
+        "step_account": pd.DataFrame(),
+    }
+    where = "allreduce 0, model/forward, step"
+    candidate = Candidate(HOST_BOUND, where, (0,), lambda times: times, 4.0 * MS)
+    figures = evidence_of(tables, candidate, (0,), with_mpi=True)
+    assert [figure.value for figure in figures] == [3 * MS, MS]
 
 
 def test_a_finding_does_not_repeat_the_evidence_of_an_earlier_one() -> None:
