@@ -69,8 +69,9 @@ from tests.unit.report.perfetto.decoded import decode  # noqa: E402
 ARCHIVE = "*.otf2"
 PATTERNS = ("*.sqlite", "*.sqlite.xz", "*.trace.json*", "*.parquet", ARCHIVE)
 ROUNDED = 1.0
-_COUNTED = re.compile(r"per step of ((?:[\d,]+ of )?[\d,]+ steps?)")
 """A figure in whole ns may be rounded twice."""
+
+_COUNTED = re.compile(r"per step of ((?:[\d,]+ of )?[\d,]+ steps?)")
 
 _SHARE_PCT = 3.0
 """Shares of the whole capture, which has time outside the steps, and of steps differ by up to so much."""

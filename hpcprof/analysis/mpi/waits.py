@@ -37,8 +37,9 @@ _UNUSUAL_PART, _FAR_NS = 10, 1 << 62
 _WAITS_FOR_OTHERS = re.compile(
     r"MPI_(?:Wait|Comm_(?:split|create|dup)|Cart_(?:create|sub)|Dist_graph_create)"
 )
-_MIN_REPEATED = 0.9
-"""Minimum share of a rank's receives that follow on the usual one, where it names the senders."""
+_MIN_REPEATED, _LONGEST_PAST = 0.9, 64
+"""Minimum share of a rank's receives that are the usual ones after those before them, where it names the
+senders; maximum number of those before."""
 
 
 @dataclass(frozen=True)
@@ -152,15 +153,22 @@ def receives_what_comes(run: RunMpi) -> Ints:
     rows = rows[np.lexsort((ops.begin[rows], ops.rank[rows]))]
     _, kind = numbered_rows(ops.rank[rows], ops.comm[rows], ops.peer[rows], ops.tag[rows])
     before = np.flatnonzero(np.diff(ops.rank[rows]) == 0)
-    if not len(before):
-        return np.empty(0, np.int64)
-    pairs, pair = numbered_rows(ops.rank[rows][before], kind[before], kind[before + 1])
-    count = np.bincount(pair, minlength=len(pairs))
-    kinds, number = numbered_rows(pairs[:, 0], pairs[:, 1])
-    usual = np.zeros(len(kinds))
-    np.maximum.at(usual, number, count)
-    follow = np.bincount(pairs[:, 0], count)
-    return np.flatnonzero(np.bincount(kinds[:, 0], usual) < _MIN_REPEATED * follow)
+    rank, follow = ops.rank[rows][before], np.bincount(ops.rank[rows][before])
+    repeats = follow == 0
+    past, length = kind, 1
+    while not repeats.all() and length <= _LONGEST_PAST:
+        pairs, pair = numbered_rows(rank, past[before], kind[before + 1])
+        count = np.bincount(pair, minlength=len(pairs))
+        pasts, number = numbered_rows(pairs[:, 0], pairs[:, 1])
+        usual = np.zeros(len(pasts))
+        np.maximum.at(usual, number, count)
+        # A receive that follows once on several others does not tell the usual one.
+        usual[np.bincount(number, count) < min(length, 2)] = 0
+        share = np.bincount(pasts[:, 0], usual) / np.maximum(follow - length + 1, 1)
+        repeats |= (share >= _MIN_REPEATED) & (follow >= 2 * (length - 1))
+        _, past = numbered_rows(np.concatenate([np.full(length, NONE), past])[: len(past)], past)
+        length *= 2
+    return np.flatnonzero(~repeats)
 
 
 def _until_progress(run: RunMpi, ends: Ints, other: Ints, pattern: int) -> Waits:
