@@ -20,6 +20,7 @@ from tests.unit.analysis.explain.programs import (
     Host,
     Instruction,
     Launch,
+    Once,
     Place,
     StreamWait,
     Wait,
@@ -94,7 +95,7 @@ def test_a_replay_of_all_steps_measures_what_the_account_does_and_saves_as_much(
     inputs, changes = inputs_of(simulate((program(), program()), STEPS)), parse_changes(["range:data*0"])
 
     def predicted(steps: int, more: int) -> Prediction:
-        row = {"steps": steps, "wall_p50_ns": 20 * MS + more, "elapsed_ns": 21 * MS + more}
+        row = {"steps": steps, "once_steps": 0, "wall_p50_ns": 20 * MS + more, "elapsed_ns": 21 * MS + more}
         tables = ChainMap({"step_kinds": pd.DataFrame([row])}, cast(Any, inputs.tables))
         return predict(replace(inputs, tables=tables), changes)
 
@@ -106,6 +107,13 @@ def test_a_replay_of_all_steps_measures_what_the_account_does_and_saves_as_much(
     assert (before.measured_p50_ns, before.measured_elapsed_ns) == (20 * MS, 21 * MS)
     for name in ("wall_p50_ns", "low_ns", "high_ns", "measured_p50_ns", "elapsed_ns", "measured_elapsed_ns"):
         assert getattr(after, name) == getattr(before, name) + 7
+
+
+def test_a_step_that_takes_long_once_is_gone_without_its_cause() -> None:
+    dump = Once(5, (Place("dump", (Host(400 * MS),)),))
+    found = what_if("range:dump*0", ranks=([dump, *program()], [dump, *program()]))
+    assert found.elapsed_ns == pytest.approx(found.measured_p50_ns, rel=0.03)
+    assert found.measured_elapsed_ns == pytest.approx(found.measured_p50_ns + 400 * MS / found.steps, rel=0.2)
 
 
 def test_time_before_the_first_call_of_the_capture_is_in_no_step() -> None:
