@@ -86,6 +86,7 @@ _OTHER_WORDS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
     (
         "ascend|NPU",
         (
+            (r"\ba CUDA (?=graph)", "an NPU "),
             (r"\bCUDA (?=graph)", "NPU "),
             (r" \((?:cuda[A-Z]|NCCL_)[^)]*\)", ""),
             ("cudaMemcpyAsync", "aclrtMemcpyAsync"),

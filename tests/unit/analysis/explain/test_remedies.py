@@ -56,6 +56,7 @@ def test_advice_is_in_the_words_of_the_device(device: str, expected: str) -> Non
     waits = for_device("2 waits[nsys: (nsys)][torch: (records them with enable_cuda_sync_events)]", device)
     assert waits == ("2 waits (nsys)" if "NVIDIA" in device else "2 waits")
     assert for_device("epoch[train:1]", device) == "epoch[train:1]"
+    assert for_device("a CUDA graph", device).startswith("an NPU" if "ascend" in device else "a ")
 
 
 _OF_NVIDIA = re.compile(
