@@ -217,17 +217,19 @@ def _files_to_read(run: Run, store: Store) -> list[Path]:
     if not files and not is_unprofiled(run, store):
         if reason := why_unprofiled(run):
             raise HpcprofError(f"{run.id} has nothing to collect: {reason}.")
-        place = f"{run.path} or its profiles/" if run.manifest else run.path
-        depths = ("*", "*/*", "*/*/*") if run.manifest is None and is_folder(run.path) else ()
+        if run.manifest is not None:
+            from hpcprof.submit.schedulers.polling import LISTING_SECONDS, poll
+
+            status = poll([run], LISTING_SECONDS)[run.id]
+            waiting = f" yet: wait with hpcprof status {typed_name(run.path)} --watch, then collect"
+            raise HpcprofError(
+                f"{run.id} has no profiles{f': it is {status}' if status.state.ended else waiting}."
+            )
+        depths = ("*", "*/*", "*/*/*") if is_folder(run.path) else ()
         for file in (file for depth in depths for file in sorted(run.path.glob(depth))):
             if foreign := foreign_kind(file):
-                raise HpcprofError(f"no profiles in {place}: {file.relative_to(run.path)} is {foreign}.")
-        if run.manifest is not None and run.state_file("finished") is None:
-            name = typed_name(run.path)
-            raise HpcprofError(
-                f"{run.id} has no profiles yet: wait with hpcprof status {name} --watch, then collect."
-            )
-        raise HpcprofError(f"no profiles in {place}: {ALL_FORMATS}.")
+                raise HpcprofError(f"no profiles in {run.path}: {file.relative_to(run.path)} is {foreign}.")
+        raise HpcprofError(f"no profiles in {run.path}: {ALL_FORMATS}.")
     return files
 
 

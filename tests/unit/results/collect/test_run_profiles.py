@@ -7,10 +7,16 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
+from hpcprof.common.errors import HpcprofError
+from hpcprof.results.collect.collection import collect
 from hpcprof.results.collect.run_memory import snapshots_of
 from hpcprof.results.collect.run_profiles import foreign_files, runs_in, runs_of_files, why_unprofiled
+from hpcprof.results.store.store import open_store
 from hpcprof.runs.directory import Run
+from hpcprof.submit.schedulers import polling
+from hpcprof.submit.schedulers.base import JobState, JobStatus
 from tests.submitted_run import MakeRun
 from tests.submitted_run import make_run as make_run
 
@@ -55,3 +61,22 @@ def test_a_run_that_failed_before_it_was_profiled_leads_to_its_status(make_run: 
     (failed.path / "profiles").mkdir()
     (failed.path / "profiles/rank00000.sqlite").touch()
     assert why_unprofiled(failed) == ""
+
+
+@pytest.mark.parametrize(
+    ("status", "says"),
+    [
+        (
+            JobStatus(JobState.RUNNING),
+            " has no profiles yet: wait with hpcprof status .* --watch, then collect",
+        ),
+        (JobStatus(JobState.CANCELLED, "by root"), " has no profiles: it is cancelled: by root"),
+    ],
+)
+def test_a_run_without_profiles_is_waited_for_until_it_has_ended(
+    status: JobStatus, says: str, make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = profiled(make_run("1"))
+    monkeypatch.setattr(polling, "poll", lambda *_: {run.id: status})
+    with pytest.raises(HpcprofError, match=f"^{run.id}{says}"):
+        collect(run, open_store(None, tmp_path))
