@@ -51,7 +51,8 @@ def run_call_costs(
     HpcprofError
         If a run fails, or its table cannot be read.
     """
-    from hpcprof.results.ask.call_costs import CallTimes, SiteCallCosts, keep_call_costs
+    from hpcprof.results.ask.call_costs import CALLS, CallTimes, SiteCallCosts
+    from hpcprof.results.ask.site_measurements import keep_measurement
     from hpcprof.submit.jobs.request import resolve
 
     request = without_profiler(request)
@@ -75,7 +76,7 @@ def run_call_costs(
     }
     version = store.profiles(runs[1].id)[0].profiler_version or ""
     costs = SiteCallCosts(jobs[0][0].name, tuple(run.id for run in runs), version, kinds)
-    return CallCostStudy(runs, costs, keep_call_costs(costs))
+    return CallCostStudy(runs, costs, keep_measurement(costs.site, CALLS, costs))
 
 
 def read_calls(path: Path) -> dict[str, tuple[str, int]]:

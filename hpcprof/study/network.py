@@ -53,7 +53,8 @@ def run_network(
     HpcprofError
         If the run fails, or its table cannot be read.
     """
-    from hpcprof.results.across.networks import fit_network, keep_network
+    from hpcprof.results.across.networks import NETWORK, fit_network
+    from hpcprof.results.ask.site_measurements import keep_measurement
     from hpcprof.submit.jobs.request import resolve
 
     request = without_profiler(request)
@@ -69,7 +70,7 @@ def run_network(
         runs.collect(run, profiled=False)
     samples = read_samples(run.path / OUTPUT)
     network = fit_network(site.name, run.id, job.ranks_per_node, samples)
-    return NetworkStudy(run, network, keep_network(network))
+    return NetworkStudy(run, network, keep_measurement(site.name, NETWORK, network))
 
 
 def read_samples(path: Path) -> list[Sample]:

@@ -1,14 +1,13 @@
 """The measured networks of sites: ``sites/NAME.network.json`` in the user's configuration."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import msgspec
 
 from hpcprof.analysis.predict.network import Network, Sample, Segment, fit_segments
-from hpcprof.results.ask.site_measurements import keep_measurement, kept_measurement
+from hpcprof.results.ask.site_measurements import kept_measurement
 
-_KIND = "network"
+NETWORK = "network"
 
 
 class SiteNetwork(msgspec.Struct, frozen=True):
@@ -41,15 +40,10 @@ def fit_network(site: str, run: str, ranks_per_node: int, samples: Sequence[Samp
     return SiteNetwork(site, run, ranks_per_node, fits[False], fits[True], mean**0.5)
 
 
-def keep_network(network: SiteNetwork) -> Path:
-    """Write the network of a site, instead of an earlier one; return the file."""
-    return keep_measurement(network.site, _KIND, network)
-
-
 def network_of_site(site: str) -> Network | None:
     """Return the measured network of a site; None if it has not been measured.
 
     Raises HpcprofError if its file cannot be read.
     """
-    measured = kept_measurement(site, _KIND, SiteNetwork)
+    measured = kept_measurement(site, NETWORK, SiteNetwork)
     return measured.model() if measured else None

@@ -1,13 +1,12 @@
 """The costs of a profiler for calls of CUDA on a site, as ``hpcprof study call-costs`` measured them."""
 
 from collections.abc import Iterable
-from pathlib import Path
 
 import msgspec
 
-from hpcprof.results.ask.site_measurements import keep_measurement, kept_measurement
+from hpcprof.results.ask.site_measurements import kept_measurement
 
-_KIND = "calls"
+CALLS = "calls"
 
 
 class CallTimes(msgspec.Struct, frozen=True):
@@ -40,16 +39,11 @@ class SiteCallCosts(msgspec.Struct, frozen=True):
         return {kind: cost / launch for kind, cost in costs.items()} if launch > 0 else {}
 
 
-def keep_call_costs(costs: SiteCallCosts) -> Path:
-    """Write the costs of calls on a site, instead of earlier ones; return the file."""
-    return keep_measurement(costs.site, _KIND, costs)
-
-
 def call_weights(site: str, profilers: Iterable[str | None]) -> dict[str, float]:
     """Return the weights of calls on a site for profiles of these versions of the profiler.
 
     They are empty if nothing was measured there, or with another version. Raises HpcprofError if the file of
     the site cannot be read.
     """
-    costs = kept_measurement(site, _KIND, SiteCallCosts)
+    costs = kept_measurement(site, CALLS, SiteCallCosts)
     return costs.weights if costs is not None and {*profilers} == {costs.profiler} else {}

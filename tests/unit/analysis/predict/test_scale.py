@@ -26,8 +26,9 @@ from hpcprof.analysis.predict.operation_graph import MESSAGES, operation_graphs
 from hpcprof.analysis.predict.scale import Predictor, curve_notes
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.profiles.timeline import Floats
-from hpcprof.results.across.networks import fit_network, keep_network, network_of_site
+from hpcprof.results.across.networks import NETWORK, fit_network, network_of_site
 from hpcprof.results.across.predictions import Kept, calibrated
+from hpcprof.results.ask.site_measurements import keep_measurement
 
 STEPS = 40
 LATENCY, PER_BYTE = 5_000.0, 0.1
@@ -272,7 +273,7 @@ def test_break_points_of_a_measured_network_are_found_and_kept(
     samples[5] = Sample("AllReduce", samples[5].bytes, samples[5].ranks, 50 * samples[5].own_ns)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     assert network_of_site("a") is None
-    path = keep_network(fit_network("a", "run", 4, samples))
+    path = keep_measurement("a", NETWORK, fit_network("a", "run", 4, samples))
     network = network_of_site("a")
     assert network is not None
     assert next(one.bytes for one in network.segments["AllReduce"]) == 65_536

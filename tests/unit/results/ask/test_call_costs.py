@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from hpcprof.common.errors import HpcprofError
-from hpcprof.results.ask.call_costs import CallTimes, SiteCallCosts, call_weights, keep_call_costs
+from hpcprof.results.ask.call_costs import CALLS, CallTimes, SiteCallCosts, call_weights
+from hpcprof.results.ask.site_measurements import keep_measurement
 from hpcprof.study.call_costs import read_calls
 
 KINDS = {
@@ -31,7 +32,7 @@ def test_weights_are_costs_over_that_of_a_launch() -> None:
 
 def test_kept_costs_count_for_profiles_of_the_same_version_alone() -> None:
     assert not call_weights("here", ["nsys 1"])
-    path = keep_call_costs(SiteCallCosts("here", ("a", "b"), "nsys 1", KINDS))
+    path = keep_measurement("here", CALLS, SiteCallCosts("here", ("a", "b"), "nsys 1", KINDS))
     assert path.name == "here.calls.json"
     assert call_weights("here", ["nsys 1", "nsys 1"])["record"] > 0
     for versions in (["nsys 2"], ["nsys 1", "nsys 2"], [None]):
