@@ -267,8 +267,10 @@ def foreign_kind(path: Path) -> str:
     if suffix != ".json" or not path.is_file():
         kind = _FOREIGN.get(suffix, "")
         if _TEXT_SUFFIX.fullmatch(suffix) and path.is_file():
-            head = content_of(path, _HEAD_BYTES).removeprefix(codecs.BOM_UTF8)
-            kind = next((kind for text, kind in _TEXTS.items() if re.search(text, head, re.MULTILINE)), kind)
+            with suppress(DamagedInput):
+                head = content_of(path, _HEAD_BYTES).removeprefix(codecs.BOM_UTF8)
+                kinds = (kind for text, kind in _TEXTS.items() if re.search(text, head, re.MULTILINE))
+                return next(kinds, kind)
         return kind
     if path.stat().st_size == 0:
         return "empty: its writer was cut off, or the disk was full"

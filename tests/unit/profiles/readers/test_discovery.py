@@ -213,3 +213,8 @@ def test_what_a_download_left_in_place_of_a_profile_is_named(
 def test_formats_are_named_for_a_whole_ending() -> None:
     assert formats_like(Path("trace.PB")).startswith(".PB may be *.xplane.pb of JAX; ")
     assert {formats_like(Path(name)) for name in ("run.c", "run.js", "run.")} == {formats_like(Path("run"))}
+
+
+def test_a_damaged_file_of_text_is_of_no_known_kind(tmp_path: Path) -> None:
+    (tmp_path / "server.log.gz").write_bytes(b"\x1f\x8bdamaged")
+    assert foreign_kind(tmp_path / "server.log.gz") == ""
