@@ -222,8 +222,7 @@ def _tokens(sequence: _Sequence, layer: LaunchStep) -> tuple[LaunchStep, ...]:
     inside = {sequence.names[kind] for kind in launched.kind[layers[0] : layers[1]].tolist()}
     if any(map(_OF_TRAINING.search, inside)) or not any(map(_OF_LAYERS.search, inside)):
         return ()
-    for kind in distinct(launched.kind).tolist():
-        marks = np.flatnonzero(launched.kind == kind)
+    for (kind,), marks in rows_by_key(launched.kind):
         if 2 <= len(marks) <= MIN_INSTANCES and _bound_equal_groups(
             np.searchsorted(layers, marks), len(layers)
         ):
