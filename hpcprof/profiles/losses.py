@@ -214,7 +214,7 @@ def _count_text(number: int, subject: Subject) -> str:
     return f"{number:,} {plural}" if plural and number != 1 else counted(number, subject.value)
 
 
-_CHOICE = re.compile(r"\[(?P<profilers>(?:(?:nsys|torch|roc|unitrace)\|?)+):(?P<text>[^]]*)\]")
+_CHOICE = re.compile(r"\[(?P<profilers>(?:(?:nsys|torch|roc|unitrace|ascend|xplane)\|?)+):(?P<text>[^]]*)\]")
 _UNSUPPORTED_WORDS = re.compile(
     r"unable|(?:not |un)supported|could not|cannot|permission|privilege"
     r"|not (?:have )?(?:been )?started|initiali[sz]ation failed|failed to (?:start|initiali[sz]e|enable)",
@@ -261,8 +261,8 @@ _REMEDIES = {
     LossKind.MISSING: _ROOM,
     LossKind.DIAGNOSTIC: _ROOM,
     LossKind.GRAPH: "[nsys: Record the kernels of CUDA graphs: --profiler-option cuda-graph-trace=node (nsys "
-    "--cuda-graph-trace=node).][torch|roc|unitrace: The profiler lost events of CUDA graphs: record fewer "
-    "steps, or capture the graphs while it records.]",
+    "--cuda-graph-trace=node).][torch|roc|unitrace|ascend|xplane: The profiler lost events of CUDA graphs: "
+    "record fewer steps, or capture the graphs while it records.]",
     LossKind.OPEN: "End each range on every path that leaves it[nsys: (nvtxRangePop, nvtxRangeEnd)]"
     "[roc: (roctxRangePop)].",
     LossKind.CATEGORY: "hpcprof reads no events of this category; what they did is in no figure.",

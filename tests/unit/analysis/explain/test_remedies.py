@@ -69,7 +69,7 @@ _OF_AMD = re.compile(r"\bhip[A-Z]|HIP|rocprof|roctx")
     "device",
     [
         *("torch AMD Instinct MI300X", "rocprofv3 gfx942", "torch Intel(R) Arc", "torch NVIDIA H100"),
-        *("unitrace Intel(R) Data Center GPU Max 1550", "ascend Ascend NPU"),
+        *("unitrace Intel(R) Data Center GPU Max 1550", "ascend Ascend NPU", "xplane NVIDIA H100"),
     ],
 )
 def test_no_remedy_names_a_tool_or_an_interface_of_another_stack(device: str) -> None:
@@ -82,6 +82,7 @@ def test_no_remedy_names_a_tool_or_an_interface_of_another_stack(device: str) ->
     # ROCm's PyTorch has the names of CUDA.
     texts = [re.sub(r"torch\.cuda|'cuda'", "", text) if is_amd else text for text in advice]
     words = [for_device(text, device) for text in texts]
+    assert words.count("") == texts.count("")
     assert not [text for text in words if re.search(r"nsys|\[[a-z|]+:", text)]
     assert is_amd or not [text for text in words if _OF_AMD.search(text)]
     assert "NVIDIA" in device or not [text for text in words if _OF_NVIDIA.search(text)]
