@@ -17,6 +17,7 @@ from hpcprof.analysis.explain.edge_kinds import EdgeKind as EdgeKind
 from hpcprof.analysis.explain.rank_activity import HostCalls, RankActivity, Work
 from hpcprof.profiles.columns.joins import matches, pair_keys
 from hpcprof.profiles.timeline import Category, Ints, SyncKind, Table, concatenate
+from hpcprof.profiles.waiting_calls import waits_for_device
 
 EARLIEST = -(1 << 60)
 """The lag of an edge that nothing waits for."""
@@ -309,6 +310,9 @@ class WaitedWork:
         self._numbers = activity.streams[:, 1].tolist()
         self._recorded_waits = _recorded_waits(activity)
         self._devices = activity.streams[:, 0].tolist()
+        # CUPTI may record no wait for a whole GPU. The call's name tells it where the rank has one GPU.
+        used = np.unique(self.calls.name).tolist() if len({*self._devices}) == 1 else []
+        self._device_waits = {name for name in used if waits_for_device(activity.names[name] or "")}
         self._passed_on: dict[tuple[int, int], list[tuple[int, list[int]]]] = {}
         self._records = np.flatnonzero(self.calls.kind == CallKind.RECORD)
         on_gpu = np.flatnonzero(~np.isin(self.calls.kind, (CallKind.MPI, CallKind.PAUSE)))
@@ -404,6 +408,8 @@ class WaitedWork:
     def _of_call(self, call: int) -> list[int]:
         moment = int(self.calls.start[call])
         record_of = self._recorded_waits.get(call)
+        if record_of is None and int(self.calls.name[call]) in self._device_waits:
+            return self._last_on_streams(moment, self._devices[0])
         if self.calls.kind[call] == CallKind.FREE or (record_of and record_of[0] == SyncKind.DEVICE):
             return self._last_on_streams(moment, record_of[1] if record_of else None)
         if record_of is None or record_of[0] not in (SyncKind.STREAM, SyncKind.EVENT):

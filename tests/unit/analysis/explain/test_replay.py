@@ -20,7 +20,7 @@ from hpcprof.analysis.explain.removals import Removals, _ratio_to_equal, _Shares
 from hpcprof.analysis.explain.replay import Replay, Times
 from hpcprof.analysis.explain.replayable import Replayable, replayable
 from hpcprof.analysis.explain.run_graph import CommonClock, Coupler
-from hpcprof.profiles.timeline import Category
+from hpcprof.profiles.timeline import Category, Synchronizations
 from tests.unit.analysis.explain.programs import (
     MS,
     US,
@@ -58,6 +58,21 @@ def forward(*kernels: int) -> Place:
 def all_reduce(ns: int) -> tuple[Instruction, ...]:
     """As DistributedDataParallel does it: on a stream of its own, before the optimizer."""
     return StreamWait(17, 7), Launch(ns, 17, collective=True), StreamWait(7, 17)
+
+
+def test_a_wait_for_a_whole_gpu_is_known_by_its_name_where_the_profile_records_none() -> None:
+    inputs = inputs_of(simulate([(Host(50 * US), forward(MS), Launch(2 * MS, 17), Wait(None))], STEPS))
+    timeline = replace(inputs.read(0), synchronizations=Synchronizations.empty())
+    recorded, unrecorded = replayable(inputs), replayable(replace(inputs, read=lambda _: timeline))
+    assert isinstance(recorded, Replayable) and isinstance(unrecorded, Replayable)
+    assert unrecorded.graph.inferred_waits == 0
+    assert walls_of(unrecorded) == walls_of(recorded)
+
+
+def walls_of(built: Replayable) -> list[int]:
+    replay = Replay(built.graph)
+    found: list[int] = replay.walls(replay.unchanged).tolist()
+    return found
 
 
 def test_no_step_is_shorter_than_its_work_allows() -> None:
