@@ -120,8 +120,8 @@ class Host:
     def reached(self, words: Sequence[str], seconds: float, asking: bool = False) -> Iterator[Piped]:
         """Run a command there, as `piped` does; unless ``asking``, ssh asks for no password."""
         silent = [] if asking else ["-o", "BatchMode=yes"]
-        # A single word: the user's shell on the host splits it again.
-        remote = f"echo {_MARK}; exec {shlex.join(words)}"
+        # A single word: the user's shell on the host splits it again. csh takes a quoted ! for its history.
+        remote = f"echo {_MARK}; exec {shlex.join(words)}".replace("!", r"'\!'")
         command = [*_ssh(self.name, self.user), *silent, "--", self.name, remote]
         with piped(command, timeout=seconds, in_terminal=asking) as running:
             while (line := running.stdout.readline(_MAX_LINE_BYTES)) and not line.endswith(

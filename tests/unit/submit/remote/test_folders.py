@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shlex
 import tarfile
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -12,7 +13,7 @@ import pytest
 
 from hpcprof.common.errors import HpcprofError
 from hpcprof.common.processes import Piped
-from hpcprof.submit.remote import folders
+from hpcprof.submit.remote import folders, host
 from hpcprof.submit.remote.folders import RemoteFile, fetch_files, list_files
 from hpcprof.submit.remote.host import Host
 from hpcprof.submit.schedulers.submitting_shell import UNSET_OPTIONS
@@ -51,6 +52,23 @@ def test_a_command_is_one_line_which_csh_needs_as_the_users_shell(monkeypatch: p
     Answer(b"").run(["sbatch", "job.sh"], "/runs", {"LANG": "C"}, UNSET_OPTIONS)
     assert seen[-1].endswith("; export LANG=C; cd /runs || exit 1; exec sbatch job.sh")
     assert "\n" not in seen[-1]
+
+
+def test_csh_takes_nothing_in_a_command_for_its_history(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[str] = []
+
+    @contextmanager
+    def noted(command: Sequence[str], **_: object) -> Iterator[Piped]:
+        sent.append(command[-1])
+        with Answer(b"").reached(command, 1) as piped:
+            yield piped
+
+    monkeypatch.setattr(host, "piped", noted)
+    monkeypatch.setattr(host, "_ssh", lambda *_: ("ssh",))
+    Host("there").run(["printf", "a!b 'c!'"])
+    assert sent[0].count("!") == sent[0].count(r"'\!'") == 2
+    script = shlex.split(sent[0])[-1]
+    assert shlex.split(script) == ["exec", "printf", "a!b 'c!'"]
 
 
 def archive(*members: tarfile.TarInfo, content: bytes = b"12345") -> bytes:
