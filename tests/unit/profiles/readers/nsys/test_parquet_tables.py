@@ -48,7 +48,7 @@ def test_a_folder_is_a_profile_and_its_files_are_none(folder: Path) -> None:
     assert several_ranks(folder) is None
     assert files_of(folder) == sorted(folder.iterdir())
     (run,) = runs_of_files([folder])
-    assert (run.path, run.files) == (folder.parent, None)
+    assert (run.path, run.files) == (folder.parent, (folder,))
 
 
 def test_the_rank_may_be_in_the_name(folder: Path) -> None:
