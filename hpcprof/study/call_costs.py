@@ -1,13 +1,11 @@
 """The study of the costs of Nsight Systems for single calls of CUDA on a site."""
 
-import csv
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcprof.common.errors import HpcprofError, UsageError
-from hpcprof.study.runs import Progress, StudyRuns, prepared_store, without_profiler
+from hpcprof.study.runs import Progress, StudyRuns, for_workload, prepared_store, read_table
 from hpcprof.workloads.calls.options import OUTPUT
 
 if TYPE_CHECKING:  # the command's help needs none of these
@@ -15,7 +13,6 @@ if TYPE_CHECKING:  # the command's help needs none of these
     from hpcprof.runs.directory import Run
     from hpcprof.submit.jobs.job import JobSpec
 
-_WORKLOAD = "calls"
 _PROFILERS = ("none", "nsys", "nsys", "none")
 
 
@@ -55,10 +52,7 @@ def run_call_costs(
     from hpcprof.results.ask.site_measurements import keep_measurement
     from hpcprof.submit.jobs.request import resolve
 
-    request = without_profiler(request)
-    if request.workload not in (None, _WORKLOAD):
-        raise UsageError(f"--workload {request.workload}: the study runs its own workload, {_WORKLOAD}.")
-    request = replace(request, workload=_WORKLOAD)
+    request = for_workload(request, "calls")
     whole = {**request.profiler_options, "capture": "whole"}
     jobs = [
         resolve(replace(request, profiler=profiler, profiler_options=whole if profiler == "nsys" else {}))
@@ -84,8 +78,4 @@ def read_calls(path: Path) -> dict[str, tuple[str, int]]:
 
     Raises HpcprofError if it is missing or damaged.
     """
-    try:
-        with path.open(newline="") as file:
-            return {row["kind"]: (row["call"], int(row["ns"])) for row in csv.DictReader(file)}
-    except (OSError, KeyError, TypeError, ValueError) as error:
-        raise HpcprofError(f"{path} cannot be read: {error}.") from None
+    return dict(read_table(path, lambda row: (row["kind"], (row["call"], int(row["ns"])))))

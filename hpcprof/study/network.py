@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcprof.common.errors import HpcprofError, UsageError
-from hpcprof.study.runs import Progress, StudyRuns, prepared_store, without_profiler
+from hpcprof.study.runs import Progress, StudyRuns, for_workload, prepared_store, read_table
 from hpcprof.workloads.network.options import OUTPUT
 
 if TYPE_CHECKING:  # the command's help needs none of these
@@ -57,10 +55,7 @@ def run_network(
     from hpcprof.results.ask.site_measurements import keep_measurement
     from hpcprof.submit.jobs.request import resolve
 
-    request = without_profiler(request)
-    if request.workload not in (None, _WORKLOAD):
-        raise UsageError(f"--workload {request.workload}: the study runs its own workload, {_WORKLOAD}.")
-    site, job = resolve(replace(request, workload=_WORKLOAD, profiler="none"))
+    site, job = resolve(replace(for_workload(request, _WORKLOAD), profiler="none"))
     store = prepared_store(db, request.runs_dir)
     runs = StudyRuns(1, store, request.runs_dir, request.template, progress, command_line)
     with runs.cancelled_on_interrupt():
@@ -80,11 +75,7 @@ def read_samples(path: Path) -> list[Sample]:
     """
     from hpcprof.analysis.predict.network import Sample
 
-    try:
-        with path.open(newline="") as file:
-            return [
-                Sample(row["op"], float(row["bytes"]), int(row["ranks"]), 1e3 * float(row["time_us"]))
-                for row in csv.DictReader(file)
-            ]
-    except (OSError, KeyError, TypeError, ValueError) as error:
-        raise HpcprofError(f"{path} cannot be read: {error}.") from None
+    def sample(row: Mapping[str, str]) -> Sample:
+        return Sample(row["op"], float(row["bytes"]), int(row["ranks"]), 1e3 * float(row["time_us"]))
+
+    return read_table(path, sample)

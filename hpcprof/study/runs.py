@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import csv
 import shlex
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.common.units import counted, format_duration
@@ -26,6 +27,7 @@ if TYPE_CHECKING:  # the command's help needs none of these
     from hpcprof.submit.schedulers.base import JobStatus
     from hpcprof.submit.sites.model import Site
 
+_RowT = TypeVar("_RowT")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -90,6 +92,29 @@ def without_profiler(request: JobSpec) -> JobSpec:
     if request.profiler not in (None, "none"):
         raise UsageError(f"--profiler {request.profiler}: the study chooses the profilers itself.")
     return replace(request, profiler=None)
+
+
+def for_workload(request: JobSpec, workload: str) -> JobSpec:
+    """Return a request, as `without_profiler` does, for a study that runs a ``workload`` of its own.
+
+    Raises UsageError if the request names a profiler, or another workload.
+    """
+    request = without_profiler(request)
+    if request.workload not in (None, workload):
+        raise UsageError(f"--workload {request.workload}: the study runs its own workload, {workload}.")
+    return replace(request, workload=workload)
+
+
+def read_table(path: Path, row_of: Callable[[Mapping[str, str]], _RowT]) -> list[_RowT]:
+    """Return the rows of a table in CSV that a run of a study wrote, each as ``row_of`` makes it.
+
+    Raises HpcprofError if it is missing or damaged.
+    """
+    try:
+        with path.open(newline="") as file:
+            return [*map(row_of, csv.DictReader(file))]
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise HpcprofError(f"{path} cannot be read: {error}.") from None
 
 
 def prepared_store(db: str | None, runs_dir: Path) -> Store:

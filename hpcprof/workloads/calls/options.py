@@ -12,7 +12,7 @@ OUTPUT = "calls.csv"
 
 @dataclass(frozen=True)
 class Parameters(Options):
-    """How often calls are timed."""
+    """The rounds and processes in which calls are timed."""
 
     rounds: int = option(20, "timed rounds of each call in a process", minimum=1)
     processes: int = option(8, "processes, one after another; 0: print the times of this one", minimum=0)
