@@ -14,7 +14,13 @@ from hpcprof.analysis.account.places import NONE, is_inside, without_numbers
 from hpcprof.analysis.explain.cause import Candidate, Cause, Trait, cause_of
 from hpcprof.analysis.explain.edge_kinds import EdgeKind
 from hpcprof.analysis.explain.explanation import LEAST_ESTIMATE_PCT, LEAST_PCT, Evidence, Finding
-from hpcprof.analysis.explain.intervals import ESTIMATED_SHARE, MODEL_SHARE, Interval, Uncertainty
+from hpcprof.analysis.explain.intervals import (
+    ESTIMATED_SHARE,
+    MODEL_SHARE,
+    Interval,
+    Uncertainty,
+    width_below,
+)
 from hpcprof.analysis.explain.replay import Replay, Times
 from hpcprof.profiles.timeline import Floats, Ints, Mask
 
@@ -418,20 +424,22 @@ def estimated_finding(
     half: float,
     wall: float,
     evidence: tuple[Evidence, ...],
+    gains: bool = False,
 ) -> Finding:
     """Return a finding whose saving is estimated without a replay.
 
     ``saving``, ``half`` of the interval of the saving (without that of the estimate) and ``wall``, the time
-    of a step, are in ns.
+    of a step, are in ns. ``gains`` says that no step can lose.
     """
-    half = float(np.hypot(half, MODEL_SHARE * saving))
+    below = width_below(saving, half) if gains and saving > 0 else half
+    low, high = (float(np.hypot(width, MODEL_SHARE * saving)) for width in (below, half))
     return Finding(
         cause=cause,
         ranks=ranks,
         where=where,
         saving_ns=round(saving),
-        saving_low_ns=round(max(0.0, saving - half)),
-        saving_high_ns=round(saving + half),
+        saving_low_ns=round(max(0.0, saving - low)),
+        saving_high_ns=round(saving + high),
         share_pct=round(100 * saving / wall, 3),
         evidence=evidence,
         remedy=cause_of(cause).advise(where, ranks),

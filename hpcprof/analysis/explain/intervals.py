@@ -115,9 +115,8 @@ class Uncertainty(msgspec.Struct, frozen=True):
         steps = half_width(by_step)
         model = float(np.hypot(contention, model_share * saving))
         host = HOST_SPREAD * self._host_share(alone, change, without) if self.other_host else 0.0
-        # Where no step loses, the saving is positive, and its lower end that of its logarithm.
         gains = saving > 0 and by_step.min() >= -MODEL_SHARE * saving
-        fewer = saving * -np.expm1(-steps / saving) if gains else steps
+        fewer = width_below(saving, steps) if gains else steps
         parts = (fewer, -saving * np.expm1(-host), -profiler), (steps, saving * np.expm1(host), profiler)
         below, above = (
             float(np.linalg.norm([few, model, other, max(0.0, cost)])) for few, other, cost in parts
@@ -162,6 +161,15 @@ class Uncertainty(msgspec.Struct, frozen=True):
 
     def _saving(self, times: Times, change: Callable[[Times], Times]) -> float:
         return self.time(times) - self.time(change(times))
+
+
+def width_below(saving: float, half: float) -> float:
+    """Return how far the lower end of an interval is from a positive saving to which each step adds.
+
+    It is the lower end for the logarithm. ``half``, that of the saving itself, may exceed the saving where
+    few steps have most of it.
+    """
+    return saving * -float(np.expm1(-half / saving))
 
 
 def half_width(values: Floats) -> float:

@@ -95,7 +95,7 @@ def _host_work(tables: Tables, account: _Account, wall: float) -> Iterator[Findi
         evidence = tuple(largest("idle_causes", "idle_ns_per_step", rows))
         # In it the host waits for the device, whose threads take their time to begin and to end.
         cause = Cause.HOST_SYNC if place == _READ_OF_JAX else Cause.HOST_WORK
-        yield estimated_finding(cause, account.ranks, str(place), least, spread, wall, evidence)
+        yield estimated_finding(cause, account.ranks, str(place), least, spread, wall, evidence, gains=True)
 
 
 def _late_ranks(tables: Tables, account: _Account, wall: float) -> Iterator[Finding]:
@@ -174,4 +174,5 @@ def _exposed_findings(account: _Account, tables: Tables, wall: float) -> Iterato
         half_width(least),
         wall,
         evidence,
+        gains=True,
     )

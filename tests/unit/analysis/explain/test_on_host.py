@@ -89,3 +89,12 @@ def test_a_rank_that_computes_longer_is_late_by_all_of_it() -> None:
     late, *_ = explained(compute, np.full((20, 4), 2.0))
     assert (late.cause, late.ranks) == (Cause.LATE_RANK_HOST, (2,))
     assert 18e6 < (late.saving_ns or 0) < 22e6
+
+
+def test_a_loader_that_is_late_in_every_other_step_has_a_lower_end() -> None:
+    # Two workers of a loader: a batch is there, or both are still at work. In ms.
+    idle = np.tile([[0.5], [16.0]], (10, 1))
+    (finding,) = explained(np.full((20, 1), 8.0), idle)
+    assert (finding.saving_ns, finding.where) == (8_250_000, "augment")
+    assert 2e6 < (finding.saving_low_ns or 0) < 5e6
+    assert (finding.saving_high_ns or 0) > 12e6
