@@ -116,9 +116,11 @@ EXPOSED_COMMUNICATION = CauseDeclaration(
     title="exposed communication",
     meaning="communication that no compute hides",
     about="communication that no compute hides and no rank delays",
-    remedy="Overlap the communication of {where} with compute: start it as soon as its data is ready, "
-    "asynchronously on a stream of its own.",
+    remedy="Overlap the communication of {where} with compute: start it asynchronously, as soon as its data "
+    "is ready.",
     remedies={
+        "cuda": "Overlap the communication of {where} with compute: start it as soon as its data is ready, "
+        "asynchronously on a stream of its own.",
         "jax": "Overlap the communication of {where} with compute: on GPUs with "
         "XLA_FLAGS=--xla_gpu_enable_latency_hiding_scheduler=true; or shard so that less moves.",
         "mpi": _IN_MPI,
