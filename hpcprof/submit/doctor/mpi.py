@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from hpcprof.common.errors import HpcprofError
 from hpcprof.common.processes import NO_WORKING_FOLDER
+from hpcprof.submit import mpi_types
 from hpcprof.submit.doctor.machine import (
     MINUTES,
     QUEUE_SECONDS,
@@ -27,15 +28,6 @@ from hpcprof.submit.doctor.machine import (
 from hpcprof.submit.jobs.job import JobSpec
 from hpcprof.submit.jobs.request import make_job
 from hpcprof.submit.launchers import ROOT_REMEDY, refuses_root
-from hpcprof.submit.mpi_types import (
-    AUTO,
-    BOTH_JOIN,
-    LIST_TYPES,
-    OPTION,
-    fixed_type,
-    parse_mpi_types,
-    two_ranks,
-)
 from hpcprof.submit.schedulers.polling import LISTING_SECONDS
 from hpcprof.submit.sites.environment import active_environment, active_prefix, added_folders
 from hpcprof.submit.sites.model import LauncherName
@@ -168,20 +160,20 @@ def probe_srun(machine: Inspected) -> Probe:
     """Compare the site's type of ``srun --mpi`` with those of Slurm, and try them if ranks may start."""
     if not machine.which("srun"):
         return Probe(absent("srun is not on the PATH.", f"Use a login node of {machine.site.name}."))
-    answer = machine.run(LIST_TYPES)
+    answer = machine.run(mpi_types.LIST_TYPES)
     listed = answer.stdout + answer.stderr
-    types = parse_mpi_types(listed)
-    option = machine.site.options.get(OPTION)
-    wanted = fixed_type(machine.site) or (option.default if option else "")
+    types = mpi_types.parse_mpi_types(listed)
+    option = machine.site.options.get(mpi_types.OPTION)
+    wanted = mpi_types.fixed_type(machine.site) or (option.default if option else "")
     if not answer.ok or not types:
         observation = f"srun --mpi=list names no type that connects ranks: {answer.why}."
         remedy = "Ask the operators which launcher MPI programs need, and name it under launcher in the site."
         return Probe(warning(observation, remedy))
-    if wanted not in ("", AUTO) and not re.search(rf"\b{re.escape(wanted)}\b", listed):
+    if wanted not in ("", mpi_types.AUTO) and not re.search(rf"\b{re.escape(wanted)}\b", listed):
         observation = f"The site names srun --mpi={wanted}, but srun has {', '.join(types)}."
         return Probe(broken(observation, _name_it("one of them")))
     if not machine.starts_ranks:
-        finds = ", and jobs find the one that works" if wanted == AUTO else ""
+        finds = ", and jobs find the one that works" if wanted == mpi_types.AUTO else ""
         observation = f"srun has the types {', '.join(types)}{finds}; no ranks were started."
         return Probe(ok(observation, "Add --probe to start two ranks."))
     # Asked first, while the other checks run: a silent Slurm takes up all these seconds.
@@ -197,7 +189,7 @@ def _no_allocation(reason: object) -> Probe:
 
 
 def _name_it(type_: str) -> str:
-    return f"Set the default of the site's option {OPTION} to {type_}."
+    return f"Set the default of the site's option {mpi_types.OPTION} to {type_}."
 
 
 def _probe_with_ranks(machine: Inspected, types: Sequence[str], wanted: str) -> Probe:
@@ -209,9 +201,9 @@ def _probe_with_ranks(machine: Inspected, types: Sequence[str], wanted: str) -> 
         return Probe(broken(observation, "Load the MPI module that mpi4py needs."))
     # "MPICH Version:      5.0.2", "Open MPI v5.0.11, package: …"
     library = " ".join(version.stdout.partition("\n")[0].partition(",")[0].replace("Version:", "").split())
-    first = "" if wanted == AUTO else wanted
+    first = "" if wanted == mpi_types.AUTO else wanted
     # An argument of the launcher cannot be taken back, so Slurm's default cannot be tried beside it.
-    candidates = dict.fromkeys([first, *([] if fixed_type(machine.site) else [""]), *types])
+    candidates = dict.fromkeys([first, *([] if mpi_types.fixed_type(machine.site) else [""]), *types])
     try:
         with _allocation(machine) as job:
             works, answer = _first_that_works(machine, job, list(candidates))
@@ -227,7 +219,7 @@ def _judge(library: str, candidates: Sequence[str], wanted: str, works: str | No
         remedy = "Use an MPI that knows one of these types: MPICH needs pmi2, Open MPI needs pmix."
         return Probe(broken(observation, remedy))
     how = f"srun --mpi={works}" if works else "srun and Slurm's default type"
-    if wanted in (works, AUTO):
+    if wanted in (works, mpi_types.AUTO):
         return Probe(ok(f"2 ranks of {library} form one job with {how}."), works)
     which = f"--mpi={wanted}" if wanted else "Slurm's default type"
     observation = f"2 ranks of {library} form no job with srun and {which}, but they do with {how}."
@@ -241,8 +233,8 @@ def _first_that_works(
     for candidate in types:
         named = [f"--mpi={candidate}"] if candidate else []
         # An allocation may have one core, and a step in it already, as an interactive one has.
-        command = [*two_ranks(machine.site.launcher.arguments, 1), *job, "--overcommit", *named]
-        answer = machine.run([*command, machine.python, "-c", NO_WORKING_FOLDER + BOTH_JOIN])
+        command = [*mpi_types.two_ranks(machine.site.launcher.arguments, 1), *job, "--overcommit", *named]
+        answer = machine.run([*command, machine.python, "-c", NO_WORKING_FOLDER + mpi_types.BOTH_JOIN])
         if answer.ok:
             return candidate, answer
     return None, answer

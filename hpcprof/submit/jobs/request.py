@@ -11,15 +11,7 @@ from hpcprof.runs.config import named_targets
 from hpcprof.runs.job import Job
 from hpcprof.runs.job_name import default_job_name
 from hpcprof.runs.rank_selection import select_ranks
-from hpcprof.submit.jobs.checks import (
-    check_job,
-    check_resources,
-    check_steps,
-    missing_requirements,
-    profilers_at,
-    site_options,
-    stack_options,
-)
+from hpcprof.submit.jobs import checks
 from hpcprof.submit.jobs.explain import origins_named
 from hpcprof.submit.jobs.job import OPTIONS, JobSpec
 from hpcprof.submit.jobs.merge import merged, site_of
@@ -68,7 +60,7 @@ def _make_job(site: Site, spec: JobSpec, draft: bool) -> Job:
     with about("profiler", "site"):
         profiler = _profiler(site, spec)
         tool = find_profiler(profiler)
-    options = {**(stack_options(tool) if spec.stacks else {}), **spec.profiler_options}
+    options = {**(checks.stack_options(tool) if spec.stacks else {}), **spec.profiler_options}
     for key, value in options.items():
         with about(f"profiler_options.{key}", "profiler"):
             tool.resolve({key: value})
@@ -84,7 +76,7 @@ def _make_job(site: Site, spec: JobSpec, draft: bool) -> Job:
             "directory": HOME if site.host else str(working_folder()),
             "profiler": profiler,
             "profiler_options": tool.resolve(options),
-            "options": site_options(site, spec.options),
+            "options": checks.site_options(site, spec.options),
             "after": _run_ids(spec),
             "notify": _notify_names(spec, site.host),
         }
@@ -98,15 +90,15 @@ def _make_job(site: Site, spec: JobSpec, draft: bool) -> Job:
         raise UsageError(f"{size}; the limit is {_MOST_RANKS:,}.", "nodes", "ranks_per_node")
     with about("profile_ranks"):
         select_ranks(job.profile_ranks, job.nodes, job.ranks_per_node)
-    check_steps(job.capture_steps, job.profiler)
+    checks.check_steps(job.capture_steps, job.profiler)
     if job.profiled_ranks:
         with about("profiler"):
             tool.check(target_of(job), job.profiler_options)
-    missing = missing_requirements(job, site)
+    missing = checks.missing_requirements(job, site)
     if missing and not draft:
         raise UsageError(missing[0], "site")
-    check_job(job, site)
-    check_resources(job, site, user_options)
+    checks.check_job(job, site)
+    checks.check_resources(job, site, user_options)
     if program is not None:
         program.check(job.arguments, job.ranks, profiled=bool(job.profiled_ranks))
     return job
@@ -132,7 +124,7 @@ def _with_workers(site: Site, job: Job) -> Job:
 def _profiler(site: Site, spec: JobSpec) -> str:
     if not spec.inspector:
         program = spec.program if spec.workload is None else ("python",)
-        return profiler_at(site, spec.profiler or NONE.name, lambda: profilers_at(site), program)
+        return profiler_at(site, spec.profiler or NONE.name, lambda: checks.profilers_at(site), program)
     if spec.profiler not in (None, "auto", NONE.name, INSPECTOR.name):
         sentence = f"--inspector and --profiler {spec.profiler}: NCCL's Inspector runs alone; leave one out."
         raise UsageError(sentence, "inspector", "profiler")

@@ -5,16 +5,8 @@ its name (Debian), or the one that EZTrace was built for is ``mpi``. The archive
 folder of the profiles.
 """
 
-from hpcprof.submit.profilers.base import (
-    FOLDER,
-    OnNode,
-    Profiler,
-    Setting,
-    Settings,
-    Target,
-    Word,
-    check_one_archive,
-)
+from hpcprof.submit.profilers import base
+from hpcprof.submit.profilers.base import Profiler, Setting, Settings, Target, Word
 
 _MPI = ("openmpi", "mpich")
 _MODULES = {"openmp": ("openmp",), "io": ("posixio",), "threads": ("pthread",)}
@@ -32,14 +24,14 @@ def _flags(target: Target, settings: Settings) -> tuple[Word, ...]:
     def modules(mpi: str) -> tuple[str, ...]:
         return "-t", " ".join([mpi, *more_modules])
 
-    output = ("-o", FOLDER)
+    output = ("-o", base.FOLDER)
     if settings["mpi"] != "auto":
         return (*modules(settings["mpi"]), *output)
-    named = [OnNode(f"mpi_is {name} && {_has(name)}", modules(name)) for name in _MPI]
+    named = [base.OnNode(f"mpi_is {name} && {_has(name)}", modules(name)) for name in _MPI]
     # A build for one implementation.
-    single = OnNode(f"! {_has('openmpi|mpich')} && {_has('mpi')}", modules("mpi"))
+    single = base.OnNode(f"! {_has('openmpi|mpich')} && {_has('mpi')}", modules("mpi"))
     # Without the option it would load every module that is installed.
-    chosen = OnNode(f'[ "$1" = -t ] || stop {_UNKNOWN_MPI_NOTE!r}', ())
+    chosen = base.OnNode(f'[ "$1" = -t ] || stop {_UNKNOWN_MPI_NOTE!r}', ())
     return (*output, *named, single, chosen)
 
 
@@ -56,7 +48,7 @@ EZTRACE = Profiler(
         "io": Setting("trace POSIX I/O", "false", ("false", "true")),
         "threads": Setting("trace locks and threads of POSIX", "false", ("false", "true")),
     },
-    check=lambda target, settings: check_one_archive(
+    check=lambda target, settings: base.check_one_archive(
         target, "EZTrace", "use eztrace_start() and eztrace_stop() in it"
     ),
     command=("eztrace",),

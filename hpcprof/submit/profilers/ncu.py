@@ -9,16 +9,8 @@ only newer versions can.
 import re
 
 from hpcprof.common.errors import UsageError
-from hpcprof.submit.profilers.base import (
-    PATTERN,
-    Profiler,
-    Setting,
-    Settings,
-    Target,
-    Versioned,
-    Word,
-    whole_number,
-)
+from hpcprof.submit.profilers import base
+from hpcprof.submit.profilers.base import Profiler, Setting, Settings, Target, Word
 from hpcprof.submit.profilers.torch_profiler import start_up_unless_refused
 from hpcprof.submit.sites.model import Vendor
 
@@ -47,8 +39,8 @@ _SECTIONS = (
 
 def _check(target: Target, settings: Settings) -> None:
     if settings["launch-count"]:
-        whole_number(settings, "launch-count", 1)
-    whole_number(settings, "launch-skip", 0)
+        base.whole_number(settings, "launch-count", 1)
+    base.whole_number(settings, "launch-skip", 0)
     try:
         pattern = re.compile(settings["kernel"])
     except re.error as error:
@@ -79,9 +71,9 @@ def _communicator(target: Target, settings: Settings) -> tuple[Word, ...]:
     if not settings["communicator"]:
         return ()
     return (
-        Versioned(("--communicator",), settings["communicator"]),
-        Versioned(("--communicator-tcp-num-peers", "--communicator-num-peers"), str(target.ranks)),
-        Versioned(("--lockstep-kernel-launch",)),
+        base.Versioned(("--communicator",), settings["communicator"]),
+        base.Versioned(("--communicator-tcp-num-peers", "--communicator-num-peers"), str(target.ranks)),
+        base.Versioned(("--lockstep-kernel-launch",)),
     )
 
 
@@ -101,7 +93,7 @@ def _flags(target: Target, settings: Settings) -> tuple[Word, ...]:
         *(("--profile-from-start=off",) if target.marks_steps else ()),
         *_communicator(target, settings),
         "--force-overwrite",
-        f"--export={PATTERN}",
+        f"--export={base.PATTERN}",
     )
 
 

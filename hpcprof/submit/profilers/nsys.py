@@ -7,29 +7,8 @@ given explicitly because the default, ``stop-shutdown``, also ends the program.
 
 from typing import NamedTuple
 
-from hpcprof.submit.profilers.base import (
-    FOLDER,
-    GPUS,
-    NAME,
-    OUTPUT,
-    PATTERN,
-    SCRATCH,
-    SECONDS,
-    SESSION,
-    WITH_MPI,
-    OnNode,
-    PerfEvents,
-    Profiler,
-    Setting,
-    Settings,
-    Target,
-    Versioned,
-    Word,
-    capture_setting,
-    captures_range,
-    no_trace,
-    records_window,
-)
+from hpcprof.submit.profilers import base
+from hpcprof.submit.profilers.base import Profiler, Setting, Settings, Target, Word
 from hpcprof.submit.profilers.torch_profiler import start_up_unless_refused
 from hpcprof.submit.sites.model import Vendor
 
@@ -43,7 +22,7 @@ class _Export(NamedTuple):
 
 
 def _flags(target: Target, settings: Settings) -> tuple[Word, ...]:
-    by_program = captures_range(target, settings)
+    by_program = base.captures_range(target, settings)
     # "stop" takes the first range only.
     end = f"repeat:{target.captures}" if target.captures > 1 else "stop"
     capture: tuple[Word, ...] = ("--capture-range=cudaProfilerApi", f"--capture-range-end={end}")
@@ -53,19 +32,19 @@ def _flags(target: Target, settings: Settings) -> tuple[Word, ...]:
         # Without a GPU nothing can call cudaProfilerStart.
         missing = "no GPU: --capture-steps is left out, and the program is recorded from its start"
         ranged = tuple(map(str, capture))
-        capture = (OnNode(_HAS_GPU, ranged, ("--kill=none",), missing),)
+        capture = (base.OnNode(_HAS_GPU, ranged, ("--kill=none",), missing),)
     return (
         *_trace_flags(target, settings),
         *_sampling_flags(target, settings),
         "--cpuctxsw=none",
         *capture,
         # Where the session ends before the program, its hooks in CUDA's calls go. nsys would end the program.
-        *((f"--session-new={SESSION}",) if records_window(target, settings) else ()),
+        *((f"--session-new={base.SESSION}",) if base.records_window(target, settings) else ()),
         *((_GPU_METRICS,) if settings["gpu-metrics"] == "true" else ()),
         # Not for processes that the program leaves behind, as daemons.
         "--wait=primary",
         "--force-overwrite=true",
-        f"--output={PATTERN}",
+        f"--output={base.PATTERN}",
     )
 
 
@@ -77,8 +56,8 @@ def _trace_flags(target: Target, settings: Settings) -> tuple[Word, ...]:
     if "mpi" in trace and settings["mpi-impl"]:
         chosen.append(f"--mpi-impl={settings['mpi-impl']}")
     elif "mpi" in trace:
-        chosen += [OnNode(f"mpi_is {name}", (f"--mpi-impl={name}",)) for name in _MPI]
-        trace, end = [name for name in trace if name != "mpi"] or ["nvtx"], WITH_MPI
+        chosen += [base.OnNode(f"mpi_is {name}", (f"--mpi-impl={name}",)) for name in _MPI]
+        trace, end = [name for name in trace if name != "mpi"] or ["nvtx"], base.WITH_MPI
     libraries = ",".join(name for name in trace if name != "cuda")
     graphs = settings["cuda-graph-trace"]
     if graphs == "auto":
@@ -87,7 +66,10 @@ def _trace_flags(target: Target, settings: Settings) -> tuple[Word, ...]:
     with_gpu = (f"--trace={','.join(trace)}{end}", f"--cuda-graph-trace={graphs}")
     if "cuda" not in trace or not libraries:
         return (*with_gpu, *chosen)
-    return (OnNode(_HAS_GPU, with_gpu, (f"--trace={libraries}{end}",), "no GPU: CUDA is not traced"), *chosen)
+    return (
+        base.OnNode(_HAS_GPU, with_gpu, (f"--trace={libraries}{end}",), "no GPU: CUDA is not traced"),
+        *chosen,
+    )
 
 
 _MPI = ("openmpi", "mpich")
@@ -101,32 +83,32 @@ def _sampling_flags(target: Target, settings: Settings) -> tuple[Word, ...]:
     if settings["stacks"] == "false":
         return (without,)
     if target.in_python:
-        return without, Versioned(("--python-sampling",), "true")
+        return without, base.Versioned(("--python-sampling",), "true")
     traced = ("--cudabacktrace=sync,memory",) if "cuda" in settings["trace"] else ()
-    return (PerfEvents(("--sample=process-tree", *traced), (without,), "call stacks"),)
+    return (base.PerfEvents(("--sample=process-tree", *traced), (without,), "call stacks"),)
 
 
 # The first name belongs to 2025.3, the second to 2023.4.
-_GPU_METRICS = Versioned(("--gpu-metrics-devices", "--gpu-metrics-device"), GPUS)
+_GPU_METRICS = base.Versioned(("--gpu-metrics-devices", "--gpu-metrics-device"), base.GPUS)
 
 
 def _afterwards(target: Target, settings: Settings) -> list[tuple[str, ...]]:
     """Export the report of each span of steps; those after the first get folders of their own."""
     export = _EXPORTS[settings["export"]]
-    if target.captures < 2 or not captures_range(target, settings):
-        return _export(OUTPUT, "profile", OUTPUT, export)
-    commands = _export(f"{OUTPUT}.1", "profile", OUTPUT, export)
+    if target.captures < 2 or not base.captures_range(target, settings):
+        return _export(base.OUTPUT, "profile", base.OUTPUT, export)
+    commands = _export(f"{base.OUTPUT}.1", "profile", base.OUTPUT, export)
     for cycle in range(1, target.captures):
-        folder = f"{FOLDER}/cycle{cycle}"
+        folder = f"{base.FOLDER}/cycle{cycle}"
         commands.append(("mkdir", "-p", folder))
-        commands += _export(f"{OUTPUT}.{cycle + 1}", f"profile{cycle}", f"{folder}/{NAME}", export)
+        commands += _export(f"{base.OUTPUT}.{cycle + 1}", f"profile{cycle}", f"{folder}/{base.NAME}", export)
     return commands
 
 
 def _export(report: str, scratch: str, output: str, export: _Export) -> list[tuple[str, ...]]:
     # SQLite's locks are unreliable on parallel file systems, so the export is made on the node. Blobs hold
     # NCCL's communicators and message sizes. The export gets its final name once it is complete.
-    exported, final = f"{SCRATCH}/{scratch}{export.ending}", f"{output}{export.ending}"
+    exported, final = f"{base.SCRATCH}/{scratch}{export.ending}", f"{output}{export.ending}"
     # An existing folder would receive the new one inside it.
     removed = [("rm", "-rf", f"{final}.part", final)] if export.is_folder else []
     return [
@@ -168,7 +150,7 @@ NSYS = Profiler(
             "auto",
             ("auto", "graph", "node"),
         ),
-        "capture": capture_setting("between cudaProfilerStart and Stop"),
+        "capture": base.capture_setting("between cudaProfilerStart and Stop"),
         "gpu-metrics": Setting("sample the GPU's hardware counters too", "false", ("false", "true")),
         "export": Setting(
             "what the node makes of each report: a SQLite file, or a folder of Parquet files",
@@ -180,9 +162,9 @@ NSYS = Profiler(
     flags=_flags,
     # With a range it counts from the range's start, which nobody knows.
     time_limit=lambda target, settings: (
-        () if captures_range(target, settings) else (f"--duration={SECONDS}",)
+        () if base.captures_range(target, settings) else (f"--duration={base.SECONDS}",)
     ),
-    window=records_window,
+    window=base.records_window,
     # If only some ranks run under nsys, its tracking of MPI communicators waits for the others and the job
     # hangs; with this variable each rank tracks its own.
     environment=lambda target, settings: (
@@ -192,7 +174,7 @@ NSYS = Profiler(
     stacks={"stacks": "true"},
     counters=lambda target, settings: settings["gpu-metrics"] == "true",
     needs_gpus=lambda settings: settings["trace"] == "cuda" or settings["gpu-metrics"] == "true",
-    complaint=no_trace,
+    complaint=base.no_trace,
     suffix=lambda settings: _EXPORTS[settings["export"]].ending,
     start_up=start_up_unless_refused,
     vendors=(Vendor.NVIDIA,),

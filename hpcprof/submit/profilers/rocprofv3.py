@@ -4,20 +4,8 @@ It writes a file for each process, when the process ends. ROCm 7 writes database
 tables; the reader takes both, so the format is left to the version that the job finds.
 """
 
-from hpcprof.submit.profilers.base import (
-    SCRATCH,
-    Profiler,
-    Setting,
-    Settings,
-    Target,
-    Versioned,
-    Word,
-    capture_setting,
-    captures_range,
-    kept_by,
-    records_window,
-    traced,
-)
+from hpcprof.submit.profilers import base
+from hpcprof.submit.profilers.base import Profiler, Setting, Settings, Target, Word
 from hpcprof.submit.profilers.torch_profiler import start_up_unless_refused
 from hpcprof.submit.sites.model import Vendor
 
@@ -34,7 +22,7 @@ _TRACES = {
 _NEWER = ("rccl", "allocation")
 """Traces that ROCm 6.2 does not have; they are left out there."""
 
-_SCRATCH_PATH = f"{SCRATCH}/rocprofv3"
+_SCRATCH_PATH = f"{base.SCRATCH}/rocprofv3"
 
 # The largest file is that of the program; the writers of the other files, such as a shell, ran no kernels.
 _KEEP = """
@@ -53,12 +41,12 @@ done
 
 
 def _flags(target: Target, settings: Settings) -> tuple[Word, ...]:
-    names = traced(settings, _TRACES)
+    names = base.traced(settings, _TRACES)
     counters = ",".join(name for name in settings["pmc"].split(",") if name)
     return (
-        *(Versioned((_TRACES[name],), required=False) for name in names if name in _NEWER),
-        *((Versioned(("--selected-regions",)),) if captures_range(target, settings) else ()),
-        *((Versioned(("--pmc",), counters),) if counters else ()),
+        *(base.Versioned((_TRACES[name],), required=False) for name in names if name in _NEWER),
+        *((base.Versioned(("--selected-regions",)),) if base.captures_range(target, settings) else ()),
+        *((base.Versioned(("--pmc",), counters),) if counters else ()),
         *(_TRACES[name] for name in names if name not in _NEWER),
         f"--output-directory={_SCRATCH_PATH}",
         # All processes of a rank would write to one name.
@@ -75,7 +63,7 @@ ROCPROFV3 = Profiler(
             f"what to trace, joined by commas: {', '.join(_TRACES)}", "kernel,hip,marker,memory,rccl"
         ),
         "pmc": Setting("hardware counters of each kernel, joined by commas, as SQ_WAVES,GRBM_COUNT"),
-        "capture": capture_setting("between roctxProfilerResume and Pause"),
+        "capture": base.capture_setting("between roctxProfilerResume and Pause"),
     },
     foreign={
         "mpi-impl": "does not trace MPI",
@@ -85,12 +73,12 @@ ROCPROFV3 = Profiler(
         "gpu-metrics": "reads the counters that --profiler-option pmc=NAME,NAME names, for each kernel",
         "export": "writes what is read: a database, and before ROCm 7 tables",
     },
-    check=lambda target, settings: traced(settings, _TRACES),
+    check=lambda target, settings: base.traced(settings, _TRACES),
     command=("rocprofv3",),
     flags=_flags,
     # Its hooks in HIP's calls stay. It acts on roctxProfilerPause if it traces markers.
-    window=lambda target, settings: "marker" in settings["trace"] and records_window(target, settings),
-    afterwards=kept_by(_KEEP, _SCRATCH_PATH),
+    window=lambda target, settings: "marker" in settings["trace"] and base.records_window(target, settings),
+    afterwards=base.kept_by(_KEEP, _SCRATCH_PATH),
     start_up=start_up_unless_refused,
     complaint=lambda text: ": rocprofv3 wrote no profile" if "rocprofv3 wrote no profile" in text else "",
     counters=lambda target, settings: bool(settings["pmc"]),

@@ -9,15 +9,8 @@ import re
 from dataclasses import replace
 
 from hpcprof.common.errors import UsageError
-from hpcprof.submit.profilers.base import (
-    FOLDER,
-    SCRATCH,
-    Profiler,
-    Setting,
-    Settings,
-    Target,
-    check_one_archive,
-)
+from hpcprof.submit.profilers import base
+from hpcprof.submit.profilers.base import Profiler, Setting, Settings, Target
 
 _SIZE = re.compile(r"[1-9]\d*[KMG]?")
 _LARGEST_MEMORY = 4 << 30
@@ -26,7 +19,7 @@ _COMPLAINT = re.compile(r"^\[Score-P\] (?:\S+:\d+: )?(?:Error|Fatal): (.*\S)", r
 
 
 def _check(target: Target, settings: Settings) -> None:
-    check_one_archive(target, "Score-P", "use SCOREP_RECORDING_OFF() and SCOREP_RECORDING_ON() in it")
+    base.check_one_archive(target, "Score-P", "use SCOREP_RECORDING_OFF() and SCOREP_RECORDING_ON() in it")
     size = settings["total-memory"]
     if not _SIZE.fullmatch(size) or int(size.rstrip("KMG")) * _UNITS.get(size[-1], 1) > _LARGEST_MEMORY:
         sentence = f"--profiler-option total-memory={size}: write a size of at most 4G, such as 256M."
@@ -38,7 +31,7 @@ def _environment(target: Target, settings: Settings) -> dict[str, str]:
     return {
         "SCOREP_ENABLE_TRACING": "true",
         "SCOREP_ENABLE_PROFILING": "false",
-        "SCOREP_EXPERIMENT_DIRECTORY": f"{FOLDER}/scorep",
+        "SCOREP_EXPERIMENT_DIRECTORY": f"{base.FOLDER}/scorep",
         "SCOREP_TOTAL_MEMORY": settings["total-memory"],
         **{name: value for name, value in variables.items() if value},
     }
@@ -78,7 +71,7 @@ SCOREP_PRELOAD = replace(
     name="scorep-preload",
     summary="Score-P: MPI of a program as it is, by preloaded libraries",
     command=("/bin/sh",),
-    flags=lambda target, settings: ("-c", _PRELOAD_COMMAND, "scorep-preload-init", SCRATCH),
+    flags=lambda target, settings: ("-c", _PRELOAD_COMMAND, "scorep-preload-init", base.SCRATCH),
     in_program="",
     needs="scorep-preload-init",
     becomes_program=True,

@@ -10,16 +10,8 @@ from pathlib import Path
 
 from hpcprof.common.errors import UsageError
 from hpcprof.node import hooks, pulse
-from hpcprof.submit.profilers.base import (
-    OUTPUT,
-    PULSE,
-    Profiler,
-    Setting,
-    Settings,
-    Target,
-    no_trace,
-    whole_number,
-)
+from hpcprof.submit.profilers import base
+from hpcprof.submit.profilers.base import Profiler, Setting, Settings, Target
 
 _SCHEDULE = ("wait", "warmup", "active", "repeat")
 _SWITCHES = ("record_shapes", "profile_memory", "with_stack", "with_flops")
@@ -27,7 +19,7 @@ _BOOLEAN = ("false", "true")
 
 
 def _check(target: Target, settings: Settings) -> None:
-    wait, warmup, active, _ = (whole_number(settings, key, 0) for key in _SCHEDULE)
+    wait, warmup, active, _ = (base.whole_number(settings, key, 0) for key in _SCHEDULE)
     if (wait or warmup) and not active:
         advice = "wait and warmup precede active steps; give --profiler-option active=N"
         raise UsageError(f"the schedule of the torch profiler records nothing: {advice}.")
@@ -48,7 +40,7 @@ def _environment(target: Target, settings: Settings) -> dict[str, str]:
 
 def _afterwards(target: Target, settings: Settings) -> list[tuple[str, ...]]:
     folder = settings["log_dir"]
-    return [("mkdir", "-p", folder), ("cp", f"{OUTPUT}.trace.json.gz", folder)] if folder else []
+    return [("mkdir", "-p", folder), ("cp", f"{base.OUTPUT}.trace.json.gz", folder)] if folder else []
 
 
 _FOLDER = Path(hooks.__file__).parent
@@ -69,7 +61,10 @@ def start_up(target: Target) -> dict[str, str]:
     if target.workload is not None:
         return {}
     # It has what counts the steps of optimizers.
-    return {PULSE: Path(pulse.__file__).read_text(encoding="utf-8"), **start_of_python("torch_hook/*.py")}
+    return {
+        base.PULSE: Path(pulse.__file__).read_text(encoding="utf-8"),
+        **start_of_python("torch_hook/*.py"),
+    }
 
 
 def start_up_unless_refused(target: Target) -> dict[str, str]:
@@ -96,7 +91,7 @@ TORCH = Profiler(
     afterwards=_afterwards,
     stacks={"with_stack": "true"},
     start_up=start_up,
-    complaint=no_trace,
+    complaint=base.no_trace,
     # Log lines of the profiler's library at start and stop; its warnings and errors are not left out.
     chatter=r"(INFO|STAGE|USDT):\d{4}-\d\d-\d\d ",
     suffix=".trace.json.gz",

@@ -4,20 +4,8 @@ It writes a Chrome trace for each process. Steps are chosen by a variable of the
 sets while it runs (``PTI_ENABLE_COLLECTION``).
 """
 
-from hpcprof.submit.profilers.base import (
-    SCRATCH,
-    Profiler,
-    Setting,
-    Settings,
-    Target,
-    Versioned,
-    Word,
-    capture_setting,
-    captures_range,
-    kept_by,
-    records_window,
-    traced,
-)
+from hpcprof.submit.profilers import base
+from hpcprof.submit.profilers.base import Profiler, Setting, Settings, Target, Word
 from hpcprof.submit.profilers.torch_profiler import start_up_unless_refused
 from hpcprof.submit.sites.model import Vendor
 
@@ -50,18 +38,18 @@ done
 
 
 def _flags(target: Target, settings: Settings) -> tuple[Word, ...]:
-    names = traced(settings, _TRACES)
-    ranged = captures_range(target, settings)
+    names = base.traced(settings, _TRACES)
+    ranged = base.captures_range(target, settings)
     spellings = ("--conditional-collection", "--start-paused")
-    paused = Versioned(spellings[::-1] if ranged else spellings)
+    paused = base.Versioned(spellings[::-1] if ranged else spellings)
     group = settings["metrics"]
     return (
-        *(Versioned((_TRACES[name],), required=False) for name in names if name in _OPTIONAL),
-        *((paused,) if ranged or records_window(target, settings) else ()),
+        *(base.Versioned((_TRACES[name],), required=False) for name in names if name in _OPTIONAL),
+        *((paused,) if ranged or base.records_window(target, settings) else ()),
         # Only in a folder of their own have tables of counters names that tell their process.
-        *((Versioned(("--result-dir",), f"{SCRATCH}/unitrace", joined=False),) if group else ()),
+        *((base.Versioned(("--result-dir",), f"{base.SCRATCH}/unitrace", joined=False),) if group else ()),
         *(_TRACES[name] for name in names if name not in _OPTIONAL),
-        *(("--metric-query", "--group", group) if group else ("--output-dir-path", SCRATCH)),
+        *(("--metric-query", "--group", group) if group else ("--output-dir-path", base.SCRATCH)),
     )
 
 
@@ -73,7 +61,7 @@ UNITRACE = Profiler(
         "metrics": Setting(
             "the group of hardware counters to read for each kernel, as ComputeBasic (unitrace --metric-list)"
         ),
-        "capture": capture_setting("while PTI_ENABLE_COLLECTION is 1"),
+        "capture": base.capture_setting("while PTI_ENABLE_COLLECTION is 1"),
     },
     foreign={
         "mpi-impl": "knows the MPI that it was built with",
@@ -83,15 +71,15 @@ UNITRACE = Profiler(
         "gpu-metrics": "reads the counters of the group that --profiler-option metrics=GROUP names",
         "export": "writes what is read: a Chrome trace",
     },
-    check=lambda target, settings: traced(settings, _TRACES),
+    check=lambda target, settings: base.traced(settings, _TRACES),
     command=("unitrace",),
     flags=_flags,
-    window=records_window,
+    window=base.records_window,
     environment=lambda target, settings: (
-        {"PTI_ENABLE_COLLECTION": "1"} if records_window(target, settings) else {}
+        {"PTI_ENABLE_COLLECTION": "1"} if base.records_window(target, settings) else {}
     ),
     start_up=start_up_unless_refused,
-    afterwards=kept_by(_KEEP, SCRATCH),
+    afterwards=base.kept_by(_KEEP, base.SCRATCH),
     complaint=lambda text: ": unitrace wrote no trace" if "unitrace wrote no trace" in text else "",
     counters=lambda target, settings: bool(settings["metrics"]),
     needs_gpus=lambda settings: True,

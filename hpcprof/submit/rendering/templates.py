@@ -23,36 +23,12 @@ from hpcprof.node.hooks import memory_history
 from hpcprof.node.hooks.torch_hook import recording
 from hpcprof.runs.job import Job
 from hpcprof.runs.rank_selection import place_conditions, rank_spans
+from hpcprof.submit import launchers
 from hpcprof.submit.container.ranks import PROFILER_FOLDER, PROFILER_ROOT, container_words, uses_container
 from hpcprof.submit.jobs.walltime import capture_lead, early_signal, format_walltime, warning_of
 from hpcprof.submit.jobs.workers import scripts_of
-from hpcprof.submit.launchers import (
-    LAUNCHERS,
-    MEETING,
-    MEETING_HOST,
-    MEETING_PORT,
-    on_each_node,
-    with_launcher,
-)
-from hpcprof.submit.profilers import find_profiler
-from hpcprof.submit.profilers.base import (
-    FOLDER,
-    GPUS,
-    NAME,
-    OUTPUT,
-    PATTERN,
-    PROGRAM_WORDS,
-    PULSE,
-    SCRATCH,
-    SECONDS,
-    SESSION,
-    START_UP,
-    WITH_MPI,
-    OnNode,
-    PerfEvents,
-    Versioned,
-    target_of,
-)
+from hpcprof.submit.profilers import base, find_profiler
+from hpcprof.submit.profilers.base import OnNode, PerfEvents, Versioned, target_of
 from hpcprof.submit.profilers.torch_profiler import start_of_python
 from hpcprof.submit.rendering.inheritance import inheritance
 from hpcprof.submit.schedulers.registry import BUILT_IN, find_scheduler
@@ -72,22 +48,22 @@ from hpcprof.workloads import catalogue
 
 # Placeholders in a profiler's arguments for values that only the rank knows, and the wrapper's variables.
 _PLACES = {
-    OUTPUT: '"$output"',
-    PATTERN: '"$(printf %s "$output" | sed s/%/%%/g)"',
-    SCRATCH: '"$scratch"',
-    SESSION: '"${scratch##*/}"',
-    FOLDER: '"$outputs"/profiles',
-    NAME: '"$name"',
-    SECONDS: '"$seconds"',
-    WITH_MPI: '"$with_mpi"',
-    GPUS: '"${CUDA_VISIBLE_DEVICES:-$local_rank}"',
+    base.OUTPUT: '"$output"',
+    base.PATTERN: '"$(printf %s "$output" | sed s/%/%%/g)"',
+    base.SCRATCH: '"$scratch"',
+    base.SESSION: '"${scratch##*/}"',
+    base.FOLDER: '"$outputs"/profiles',
+    base.NAME: '"$name"',
+    base.SECONDS: '"$seconds"',
+    base.WITH_MPI: '"$with_mpi"',
+    base.GPUS: '"${CUDA_VISIBLE_DEVICES:-$local_rank}"',
 }
 
 _LAUNCH_PLACES = {
     PROFILER_ROOT: '"$profiler_root"',
-    MEETING: '"$meeting"',
-    MEETING_HOST: '"${meeting%:*}"',
-    MEETING_PORT: '"${meeting##*:}"',
+    launchers.MEETING: '"$meeting"',
+    launchers.MEETING_HOST: '"${meeting%:*}"',
+    launchers.MEETING_PORT: '"${meeting##*:}"',
 }
 
 NODE = "node"
@@ -224,13 +200,13 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
     scheduler = find_scheduler(site.scheduler)
     environment = template_environment(rendering.template, scheduler)
     run_id = rendering.run_directory.name
-    site = with_launcher(site, job)
+    site = launchers.with_launcher(site, job)
     job, rendering = scheduler.localize(site, job, rendering)
     profiler, target = find_profiler(job.profiler), target_of(job)
     profiled = rank_spans(job.profiled_ranks)
     pauses = site.dcgm and profiled and profiler.counters(target, job.profiler_options)
     flags = profiler.flags(target, job.profiler_options)
-    launcher = LAUNCHERS[site.launcher.name]
+    launcher = launchers.LAUNCHERS[site.launcher.name]
     watches = job.ranks > 1 and bool(profiled or not launcher.ends_other_ranks)
     start_up = profiler.start_up(target) if profiled else {}
     hook = hook_modules(
@@ -256,9 +232,9 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
         launcher=site.launcher.name.value if rendering.launch else "none",
         program=rendering.program,
         stage_env=(environment_folder := staged_environment(site, job)),
-        each_node=on_each_node(site, job) if environment_folder else [],
+        each_node=launchers.on_each_node(site, job) if environment_folder else [],
         withheld_signals=launcher.withheld_signals,
-        pause_dcgm=[*on_each_node(site, job), "dcgmi", "profile"] if pauses else [],
+        pause_dcgm=[*launchers.on_each_node(site, job), "dcgmi", "profile"] if pauses else [],
         capture_lead=capture_lead(job.walltime) if profiled else None,
         rank_variables=launcher.rank_variables,
         warning=("", 0)
@@ -287,9 +263,9 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
         profiler_suffix=profiler.suffix_of(job.profiler_options),
         profiler_environment=profiler.environment(target, job.profiler_options),
         profiler_afterwards=[_with_tool_paths(words, tools) for words in afterwards],
-        start_up=START_UP if start_up else "",
+        start_up=base.START_UP if start_up else "",
         # A profiler with a start-up module of its own has it on the ranks that it profiles.
-        hook=START_UP if hook and hook.items() <= {**hook, **start_up}.items() else "",
+        hook=base.START_UP if hook and hook.items() <= {**hook, **start_up}.items() else "",
     )
     values = msgspec.structs.asdict(common)
     # A template of the user's, or of another package, may be made from that of any scheduler.
@@ -298,20 +274,20 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
         values |= each.template_values(site, job, rendering)
     script = rendering.template.name if rendering.template else scheduler.template
     names = {JOB_SCRIPT: script, WRAPPER: "rank/wrapper.sh.j2"}
-    names |= {f"{START_UP}/hpcprof_trap.bash": "rank/trap.bash.j2"} if signal else {}
+    names |= {f"{base.START_UP}/hpcprof_trap.bash": "rank/trap.bash.j2"} if signal else {}
     texts = {name: _render(environment, template, values) for name, template in names.items()}
     texts[JOB_SCRIPT] = scheduler.revised(texts[JOB_SCRIPT])
-    texts |= {f"{START_UP}/{path}": text for path, text in {**hook, **start_up}.items()}
+    texts |= {f"{base.START_UP}/{path}": text for path, text in {**hook, **start_up}.items()}
     if common.beside:
         modules = ("beside", "failures", "program_words", "stalls", "telemetry")
         texts |= _node_modules("__init__", *modules)
         texts[f"{NODE}/__main__.py"] = "from hpcprof_node.beside import main\n\nmain()\n"
     if common.finds_mpi or values.get("mpi_trial"):
-        texts[f"{START_UP}/{PROGRAM_WORDS}"] = _source(program_words)
+        texts[f"{base.START_UP}/{base.PROGRAM_WORDS}"] = _source(program_words)
     if job.notify:
         texts |= _node_modules("notify")
     if environment_folder:
-        texts[f"{START_UP}/hpcprof_stage.py"] = _source(stage_environment)
+        texts[f"{base.START_UP}/hpcprof_stage.py"] = _source(stage_environment)
     for file in scheduler.further_files(site, job, run_id, texts):
         texts[file.name] = _render(environment, file.template, {**values, **file.values})
     return texts
@@ -332,7 +308,7 @@ def hook_modules(*, has_pulse: bool, notes_exceptions: bool, keeps_memory: bool 
     files: dict[str, ModuleType] = {}
     if has_pulse:
         files |= {
-            PULSE: pulse,
+            base.PULSE: pulse,
             "hpcprof_step_lines.py": step_lines,
             "hpcprof_on_request.py": on_request,
             "hpcprof_recording.py": recording,

@@ -14,6 +14,7 @@ from hpcprof.common.errors import HpcprofError, SchedulerError
 from hpcprof.common.masking import masked
 from hpcprof.common.processes import CommandNotStarted, CommandTimedOut, Completed, run_command
 from hpcprof.runs.directory import Run
+from hpcprof.submit.schedulers import run_state
 from hpcprof.submit.schedulers.base import (
     CANCELLED_FILE,
     JobState,
@@ -23,12 +24,6 @@ from hpcprof.submit.schedulers.base import (
 )
 from hpcprof.submit.schedulers.command import seconds_left, submission_error
 from hpcprof.submit.schedulers.kubernetes import MPIJOB_FILE, object_name
-from hpcprof.submit.schedulers.run_state import (
-    records,
-    status_by_finished_file,
-    status_of_submission,
-    unknown_result,
-)
 
 _LABEL = "hpcprof/run"
 _SECONDS = 60.0
@@ -99,7 +94,7 @@ def status_from_objects(run: Run, objects: "Mapping[str, Objects]") -> JobStatus
     if job is None:
         return _without_record(run)
     present = job.status()
-    finished = status_by_finished_file(run)
+    finished = run_state.status_by_finished_file(run)
     if present.state is JobState.COMPLETED and finished is not None:
         return finished
     if present.state is JobState.COMPLETED and run.state_file("started") is not None:
@@ -113,13 +108,13 @@ def _without_record(run: Run) -> JobStatus:
     """Return the status of a run whose MPIJob was deleted, by a user or at the end of its time to live."""
     if (who := run.state_file(CANCELLED_FILE)) is not None:
         return JobStatus(JobState.CANCELLED, who)
-    if (finished := status_by_finished_file(run)) is not None:
+    if (finished := run_state.status_by_finished_file(run)) is not None:
         return finished
     if not run.job_id:
-        return status_of_submission(run)
+        return run_state.status_of_submission(run)
     reason = f"the MPIJob {_name(run)} was deleted"
-    if not records(run, "finished"):
-        return unknown_result(reason)
+    if not run_state.records(run, "finished"):
+        return run_state.unknown_result(reason)
     return JobStatus(JobState.FAILED, f"{reason}, and the run has no finished file", provisional=True)
 
 

@@ -20,24 +20,11 @@ from hpcprof.common.process_identity import ProcessIdentity
 from hpcprof.common.processes import CommandNotStarted, start_in_background
 from hpcprof.runs.directory import Run
 from hpcprof.submit.runs.failures import disk_was_full
+from hpcprof.submit.schedulers import run_state
 from hpcprof.submit.schedulers.base import JobState, JobStatus, Record, SchedulerClient, mark_cancelled
 from hpcprof.submit.schedulers.command import Refused
-from hpcprof.submit.schedulers.local.supervisor import (
-    BEHIND,
-    ENDED,
-    GRACE_SECONDS,
-    SUPERVISOR,
-    JobEnd,
-    end_processes,
-    processes_of,
-)
-from hpcprof.submit.schedulers.run_state import (
-    capture_note,
-    records,
-    status_from_record,
-    status_of_submission,
-    unknown_result,
-)
+from hpcprof.submit.schedulers.local import supervisor
+from hpcprof.submit.schedulers.local.supervisor import JobEnd
 
 _START_SECONDS = 30.0
 
@@ -49,7 +36,7 @@ class LocalClient(SchedulerClient):
 
     def queue_behind(self, run: Run, ahead: Run) -> None:
         """Note the run ahead for the supervisor, which waits for its end; the walltime begins afterwards."""
-        write_atomically(run.path / "state" / BEHIND, f"{ahead.path}\n")
+        write_atomically(run.path / "state" / supervisor.BEHIND, f"{ahead.path}\n")
 
     def submit(self, run: Run, after: Sequence[str] = ()) -> str:
         """Start the supervisor in its own session; the job id is its process id."""
@@ -64,8 +51,8 @@ class LocalClient(SchedulerClient):
         except CommandNotStarted as error:
             raise Refused(f"cannot start the job: {error.reason}.") from None
         deadline = time.monotonic() + _START_SECONDS
-        while run.state_file(SUPERVISOR) is None:
-            ended = process.poll() is not None and run.state_file(SUPERVISOR) is None
+        while run.state_file(supervisor.SUPERVISOR) is None:
+            ended = process.poll() is not None and run.state_file(supervisor.SUPERVISOR) is None
             if ended or time.monotonic() > deadline:
                 process.kill()
                 raise Refused(f"the local supervisor of {run.id} did not start.")
@@ -81,7 +68,7 @@ class LocalClient(SchedulerClient):
         # All are signalled before the first wait, since the end of one job starts the next.
         supervisors = {run.id: _ask_to_end(run) for run in runs}
         for run_id, identity in supervisors.items():
-            deadline = time.monotonic() + GRACE_SECONDS + _START_SECONDS
+            deadline = time.monotonic() + supervisor.GRACE_SECONDS + _START_SECONDS
             while identity is not None and identity.alive():
                 if time.monotonic() > deadline:
                     raise SchedulerError(f"{run_id} did not end; its supervisor is process {identity.pid}.")
@@ -93,10 +80,10 @@ def _ask_to_end(run: Run) -> ProcessIdentity | None:
     if local_status(run).state.ended:
         return None
     mark_cancelled(run)
-    identity = ProcessIdentity.parse(run.state_file(SUPERVISOR))
+    identity = ProcessIdentity.parse(run.state_file(supervisor.SUPERVISOR))
     if identity is None or not identity.alive():
-        end_processes(run.path)
-        write_atomically(run.path / "state" / ENDED, f"{JobEnd('cancelled', -signal.SIGKILL)}\n")
+        supervisor.end_processes(run.path)
+        write_atomically(run.path / "state" / supervisor.ENDED, f"{JobEnd('cancelled', -signal.SIGKILL)}\n")
         return None
     os.kill(identity.pid, signal.SIGTERM)
     return identity
@@ -104,26 +91,30 @@ def _ask_to_end(run: Run) -> ProcessIdentity | None:
 
 def local_status(run: Run) -> JobStatus:
     """Return the state of a local run."""
-    identity = ProcessIdentity.parse(run.state_file(SUPERVISOR))
+    identity = ProcessIdentity.parse(run.state_file(supervisor.SUPERVISOR))
     if identity is None:
-        return status_of_submission(run)
+        return run_state.status_of_submission(run)
     # This precedes reading the record, which a supervisor that ends in between has then written.
     alive = identity.alive()
-    outcome = JobEnd.parse(run.state_file(ENDED))
+    outcome = JobEnd.parse(run.state_file(supervisor.ENDED))
     if outcome is not None:
         return _ended_status(outcome, run)
-    if alive and (ahead := run.state_file(BEHIND)) is not None:
+    if alive and (ahead := run.state_file(supervisor.BEHIND)) is not None:
         return JobStatus(JobState.QUEUED, f"waits for the end of {Path(ahead).name}")
     if alive:
-        started = run.state_file("started") is not None or not records(run, "started")
-        return JobStatus(JobState.RUNNING, capture_note(run)) if started else JobStatus(JobState.QUEUED)
+        started = run.state_file("started") is not None or not run_state.records(run, "started")
+        return (
+            JobStatus(JobState.RUNNING, run_state.capture_note(run))
+            if started
+            else JobStatus(JobState.QUEUED)
+        )
     finished = run.state_file("finished")
     if finished is not None:
         return _ended_status(JobEnd("exited", int(finished)), run)
-    if processes_of(run.path):
+    if supervisor.processes_of(run.path):
         return JobStatus(JobState.RUNNING, "its supervisor was killed, so nothing enforces the walltime")
-    if not records(run, "finished"):
-        return unknown_result("its supervisor has disappeared")
+    if not run_state.records(run, "finished"):
+        return run_state.unknown_result("its supervisor has disappeared")
     reason_text = (
         "no space was left for one" if disk_was_full(run) else "it was killed, or the machine restarted"
     )
@@ -135,6 +126,6 @@ def _ended_status(outcome: JobEnd, run: Run) -> JobStatus:
     states = {"cancelled": JobState.CANCELLED, "timeout": JobState.TIMEOUT}
     succeeded = JobState.COMPLETED if outcome.exit_code == 0 else JobState.FAILED
     # Without waiting: files on a local disk appear at once.
-    return status_from_record(
+    return run_state.status_from_record(
         run, Record(states.get(outcome.how, succeeded), "", outcome.exit_code, math.inf)
     )
