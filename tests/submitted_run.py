@@ -9,7 +9,7 @@ import pytest
 
 from hpcprof.runs.directory import Manifest, Run, site_keys
 from hpcprof.runs.job import Job
-from hpcprof.submit.sites.model import Preemption, Site
+from hpcprof.submit.sites.model import Site
 
 MakeRun = Callable[..., Run]
 
@@ -20,7 +20,6 @@ def make_run(tmp_path: Path) -> MakeRun:
 
     def make(
         job_id: str = "7",
-        preemption: Preemption = Preemption.REQUEUE,
         scheduler: str = "slurm",
         **files: str,
     ) -> Run:
@@ -28,7 +27,7 @@ def make_run(tmp_path: Path) -> MakeRun:
         (path / "state").mkdir(parents=True)
         for name, text in files.items():
             (path / "state" / name).write_text(f"{text}\n")
-        site = Site(name="here", scheduler=scheduler, preemption=preemption)
+        site = Site(name="here", scheduler=scheduler)
         job = Job(
             name="job", site="here", workload=None, arguments=["true"], directory=str(tmp_path), walltime=60
         )

@@ -66,7 +66,7 @@ class Record:
     ended_seconds: float | None = None
     """The time since the job ended; None if that is not known."""
     preempted: bool = False
-    """True if another job took its nodes; the site's policy decides what happens then."""
+    """True if another job took its nodes and it waits to run again, though its state is one of ended jobs."""
     node_lost: bool = False
     """True if it waits because a node that ran it was lost."""
     nodes: frozenset[str] = frozenset()

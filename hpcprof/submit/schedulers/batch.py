@@ -123,12 +123,10 @@ class BatchClient(SchedulerClient):
                 raise SchedulerError(sentence)
             if record.state is JobState.UNKNOWN and record.submitted_seconds is None:
                 raise SchedulerError(f"job {job_id}, which this one must wait for: {record.reason}")
-            if record.state.ended and record.state is not JobState.COMPLETED and not record.preempted:
+            if record.state.ended and record.state is not JobState.COMPLETED:
                 how = f"{record.state.value} {record.reason}".strip()
                 raise SchedulerError(f"job {job_id}, which this one must wait for, has not succeeded: {how}.")
-        awaited = [
-            job_id for job_id in job_ids if not records[job_id].state.ended or records[job_id].preempted
-        ]
+        awaited = [job_id for job_id in job_ids if not records[job_id].state.ended]
         self.scheduler.check_awaited(awaited)
         return awaited
 

@@ -262,7 +262,7 @@ def _record(job: Mapping[str, Any]) -> Record:
         reason = str(job.get("EXIT_REASON") or "")
         code = int(text) if (text := str(job.get("EXIT_CODE") or "")).isdigit() else None
         state, words = _TERMINATIONS.get(reason.partition(":")[0].strip(), (JobState.FAILED, ""))
-        return Record(state, words, code, preempted=reason.startswith("TERM_PREEMPT"))
+        return Record(state, words, code)
     if word not in _STATES:
         return Record(JobState.UNKNOWN, f"LSF calls its state {word}")
     state = _STATES[word]

@@ -15,7 +15,6 @@ from hpcprof.submit.jobs.walltime import format_walltime
 from hpcprof.submit.runs.failure_causes import Where, find_cause
 from hpcprof.submit.runs.failures import tail
 from hpcprof.submit.schedulers.base import CANCELLED_FILE, JobState, JobStatus, Record
-from hpcprof.submit.sites.model import Preemption, recorded_site
 
 GRACE_SECONDS = 30.0
 """The most seconds to wait for a job's ``finished`` file after its end: NFS shows new names late."""
@@ -76,7 +75,7 @@ def _from_record(run: Run, record: Record) -> JobStatus:
             (run.path / "state" / _UNFINISHED_FILE).unlink(missing_ok=True)
             if record.state is not JobState.UNKNOWN and not records(run, "started"):
                 write_atomically(run.path / "state" / _SEEN_FILE, f"{record.state.value}\n")
-    if record.preempted and recorded_site(run.submission).preemption is Preemption.REQUEUE:
+    if record.preempted:
         return JobStatus(JobState.QUEUED, "preempted by another job; it will run again")
     if record.state is JobState.COMPLETED:
         return _completed_status(run, record)
@@ -164,7 +163,7 @@ def _failed_status(run: Run, record: Record) -> JobStatus:
     code = (finished and finished.exit_code) or record.exit_code
     if not record.reason and (written := _end_in_output(run)) is not None:
         return replace(written, exit_code=code)
-    reason = record.reason or ("failed" if code is None else f"exit code {code}")
+    reason = record.reason or ("it left no exit code" if code is None else f"exit code {code}")
     return JobStatus(JobState.FAILED, f"{reason}{'' if code is None else _unseen_folder(run)}", code)
 
 

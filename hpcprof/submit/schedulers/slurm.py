@@ -569,7 +569,7 @@ def _record(state: str, reason: str, code: int | None, end: str, now: float) -> 
         return Record(present, words)
     # An exit code of 0 with a failure means nothing: timeouts and lost nodes are 0:0 in sacct.
     exit_code = code if present is JobState.COMPLETED or code else None
-    return Record(present, words, exit_code, seconds_since(end, _TIME, now), preempted=word == "PREEMPTED")
+    return Record(present, words, exit_code, seconds_since(end, _TIME, now))
 
 
 def _from_wait_status(text: str) -> int | None:

@@ -38,13 +38,6 @@ class Vendor(Enum):
     INTEL = "intel"
 
 
-class Preemption(Enum):
-    """The fate of a preempted job at the site: it is requeued, or it ends."""
-
-    REQUEUE = "requeue"
-    CANCEL = "cancel"
-
-
 class Required(Enum):
     """A value that every job needs because the site has no default."""
 
@@ -219,8 +212,6 @@ class Site(_Model, frozen=True):
     """Directives of every batch script, without #PBS or #SBATCH."""
     node_request: NodeRequest = NodeRequest.NONE
     """The request for what node describes: gpus-per-node, gres (Slurm), chunk (PBS's ncpus, ngpus), none."""
-    preemption: Preemption = Preemption.REQUEUE
-    """The fate of a preempted job: requeue or cancel."""
     modules: list[str] = []
     """Modules to load."""
     setup: list[str] = []

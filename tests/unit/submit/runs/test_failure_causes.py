@@ -44,7 +44,8 @@ MEANINGS = {
 }
 SHARED = {
     **dict.fromkeys(
-        ("slurm_walltime", "slurm_launch_after_limit", "pbs_walltime", "lsf_walltime"), "walltime"
+        ("slurm_walltime", "slurm_launch_after_limit", "pbs_walltime", "lsf_walltime", "flux_walltime"),
+        "walltime",
     ),
     **dict.fromkeys(
         ("slurm_memory_of_job", "pbs_memory", "pbs_memory_of_cgroup", "lsf_memory"), "memory_limit"

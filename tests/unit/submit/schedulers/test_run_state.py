@@ -26,7 +26,6 @@ from hpcprof.submit.schedulers.run_state import (
     status_from_record,
     status_now,
 )
-from hpcprof.submit.sites.model import Preemption
 from hpcprof.submit.waiting import describe_failure
 from tests.submitted_run import MakeRun
 
@@ -189,6 +188,7 @@ def test_a_forgotten_job_whose_output_tells_of_its_walltime_limit_has_exceeded_i
         ("pbs_memory", (JobState.FAILED, "it used more memory than it asked for", 143)),
         ("pbs_walltime", (JobState.TIMEOUT, "the walltime limit (00:00:10) was exceeded", 143)),
         ("slurm_launch_after_limit", (JobState.TIMEOUT, "the walltime limit (00:01:00) was exceeded", 143)),
+        ("flux_walltime", (JobState.TIMEOUT, "the walltime limit (00:01:00) was exceeded", 143)),
         ("slurm_memory_of_job", (JobState.FAILED, "it used more memory than it asked for", 143)),
         ("slurm_prolog", (JobState.FAILED, "the prologue of its nodes failed", 143)),
         ("slurm_preemption", (JobState.CANCELLED, "preempted by another job", 143)),
@@ -279,16 +279,15 @@ def test_a_submission_that_failed_is_not_queued_while_its_process_lives_on(make_
     )
 
 
-@pytest.mark.parametrize(
-    ("policy", "state"), [(Preemption.REQUEUE, JobState.QUEUED), (Preemption.CANCEL, JobState.CANCELLED)]
-)
-def test_preempted_is_queued_or_ended_as_the_site_has_it(
-    policy: Preemption, state: JobState, make_run: MakeRun
-) -> None:
-    record = Record(JobState.CANCELLED, "preempted by another job", preempted=True)
-    present = status_from_record(make_run(preemption=policy, started="now"), record)
-    assert present.state is state
-    assert present.reason.startswith("preempted by another job")
+def test_a_preempted_job_of_a_plug_in_waits_to_run_again(make_run: MakeRun) -> None:
+    record = Record(JobState.CANCELLED, preempted=True)
+    status = status_from_record(make_run(started="now"), record)
+    assert status == JobStatus(JobState.QUEUED, "preempted by another job; it will run again")
+
+
+def test_a_failure_without_exit_code_and_reason_says_so(make_run: MakeRun) -> None:
+    status = status_from_record(make_run(started="now"), Record(JobState.FAILED))
+    assert status == JobStatus(JobState.FAILED, "it left no exit code")
 
 
 def test_a_job_that_was_cancelled_and_still_runs_says_so(make_run: MakeRun) -> None:

@@ -193,9 +193,10 @@ def test_every_state_of_slurm_has_a_state_and_all_but_the_plain_ones_a_reason(wo
     assert (record.state, bool(record.reason)) == (meanings().states[word][0], word not in plain)
 
 
-def test_preempted_waits_for_the_policy_of_the_site() -> None:
-    assert line("PREEMPTED").preempted
-    assert sacct("PREEMPTED", "0:0").preempted
+def test_a_preempted_job_that_slurm_does_not_show_as_waiting_has_ended() -> None:
+    for record in (line("PREEMPTED"), sacct("PREEMPTED", "0:0")):
+        assert (record.state, record.reason) == (JobState.CANCELLED, "preempted by another job")
+        assert not record.preempted
 
 
 def test_a_state_of_a_newer_slurm_is_unknown_and_named() -> None:
