@@ -134,6 +134,8 @@ def profiler_share(
         least_taken, most_taken, more_taken = (quicker(cost) for cost in (*launch, costly))
         without = replay.without_profiler(most_taken)
         if measured is None:
+            # Without the profiler a step takes no longer, by whatever the replay is too long.
+            scale = max(scale, time_at(launch[0]) / elapsed) if elapsed else scale
             least, most = (round(wall / scale) for wall in (time(without.unchanged), time_at(launch[0])))
             measured = StepAlone((least + most) // 2, least, most, TYPICAL)
         slower, faster = least_taken.lag - most_taken.lag, most_taken.lag - more_taken.lag

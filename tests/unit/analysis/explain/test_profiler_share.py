@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import cache
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from hpcprof.analysis.explain.cause import Cause
@@ -252,3 +253,15 @@ def test_the_launch_of_a_graph_costs_less_than_that_of_a_kernel_in_a_program() -
     by_call = {cost.call: (cost.low_ns, cost.high_ns) for cost in costs}
     assert by_call["cudaLaunchKernel"] == (5 * US, 16 * US)
     assert by_call["cudaGraphLaunch"] == (1500, 4800)
+
+
+def test_a_step_is_no_longer_without_the_profiler_where_the_replay_is_too_long() -> None:
+    class Shorter(dict[str, pd.DataFrame]):
+        def __missing__(self, name: str) -> pd.DataFrame:
+            table = inputs.tables[name]
+            return table.assign(elapsed_ns=table["elapsed_ns"] * 99 // 100) if name == "step_kinds" else table
+
+    inputs = inputs_of(simulate([loop(cost=BY_PROFILER, kernel=30 * US)], STEPS))
+    step = explain_run(replace(inputs, tables=Shorter()))[0].step
+    assert step.alone_ns is not None and step.alone_ns.source == TYPICAL
+    assert max(step.elapsed_ns or 0, step.alone_ns.high) <= (step.recorded_elapsed_ns or 0)
