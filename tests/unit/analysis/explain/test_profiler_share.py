@@ -6,7 +6,6 @@ from dataclasses import replace
 from functools import cache
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from hpcprof.analysis.explain.cause import Cause
@@ -256,12 +255,12 @@ def test_the_launch_of_a_graph_costs_less_than_that_of_a_kernel_in_a_program() -
 
 
 def test_a_step_is_no_longer_without_the_profiler_where_the_replay_is_too_long() -> None:
-    class Shorter(dict[str, pd.DataFrame]):
-        def __missing__(self, name: str) -> pd.DataFrame:
-            table = inputs.tables[name]
-            return table.assign(elapsed_ns=table["elapsed_ns"] * 99 // 100) if name == "step_kinds" else table
-
     inputs = inputs_of(simulate([loop(cost=BY_PROFILER, kernel=30 * US)], STEPS))
-    step = explain_run(replace(inputs, tables=Shorter()))[0].step
-    assert step.alone_ns is not None and step.alone_ns.source == TYPICAL
-    assert max(step.elapsed_ns or 0, step.alone_ns.high) <= (step.recorded_elapsed_ns or 0)
+    built = replayable(inputs)
+    assert isinstance(built, Replayable)
+    replay = Replay(replace(built.graph, observed=built.graph.observed // 1000 * 998))
+    recorded = round(float(replay.elapsed(replay.graph.observed).mean()))
+    share = profiler_share(inputs, built, replay, None, recorded)
+    assert share.alone is not None and share.alone.source == TYPICAL
+    walls = share.replay.elapsed(share.replay.unchanged)
+    assert max(float(walls.mean()) / share.scale, share.alone.high) <= recorded + 1
