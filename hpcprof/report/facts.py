@@ -209,11 +209,13 @@ def trained(training: Training) -> str:
 
 def _step_facts(contents: Contents) -> list[tuple[str, str]]:
     """Return what the steps are, the bandwidth of the collectives, and the ranks that are late to them."""
-    steps = contents.table("step_times").rows_by_rank
+    steps, pop = contents.table("step_times").rows_by_rank, contents.table("pop").rows
+    # The barriers of a program that calls MPI outside its steps alone say nothing about these.
+    waits = contents.table("mpi_delays").rows if pop or not steps else []
     facts_of_run = [
         ("steps", step_range(contents.table("step_ranges").rows, contents.collect, steps)),
-        ("efficiency", useful_time(contents.table("pop").rows)),
-        ("MPI waits", delays(contents.table("mpi_delays").rows)),
+        ("efficiency", useful_time(pop)),
+        ("MPI waits", delays(waits)),
         ("MPI messages", messages(contents.table("mpi_matrix").rows)),
         ("bus bandwidth", _bandwidth(contents.table("collectives_summary").rows)),
         (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from hpcprof.report.facts import facts
 from hpcprof.report.mpi import delays, efficiencies, messages, useful_time
 from hpcprof.results.store.analysis_table import AnalysisTable
 from tests.data.simulated_account import contents_of
@@ -108,6 +109,17 @@ def test_a_place_that_causes_much_of_the_waits_is_named() -> None:
         "1.000 µs in 2 waits of the whole capture; no rank causes more than 2.0 % in one place"
     )
     assert delays([]) == ""
+
+
+def test_waits_in_mpi_are_a_fact_of_programs_that_call_it_in_their_steps() -> None:
+    waits = {"delaying_rank": 2, "delaying_range": "solve", "waits": 3, "wait_ns": 1_000, "share_pct": 90.0}
+    tables = {"mpi_delays": table(waits)}
+    stepped = {"step_times": table({"rank": 0, "step": 0, "wall_ns": 1_000_000})}
+    judged = {"pop": table(row("step", "step", 60, 99, 98))}
+    has_waits = [
+        "MPI waits" in dict(facts(contents_of(tables | more))) for more in ({}, stepped, stepped | judged)
+    ]
+    assert has_waits == [True, False, True]
 
 
 def test_bytes_that_cross_nodes_are_said() -> None:
