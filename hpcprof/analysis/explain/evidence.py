@@ -87,7 +87,7 @@ _WHILE = {
     "host": "while the host is {place}",
     "sync": "after the host has waited for it {place}",
     "allocation": "while memory is allocated or freed {place}",
-    "copy": "until a copy has ended {place}",
+    "copy": "until a copy {place} has ended",
     "launch": "before work that was launched in time {place}",
     "dependency": "until work of another stream has ended {place}",
 }

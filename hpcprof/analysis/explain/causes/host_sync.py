@@ -82,7 +82,7 @@ def _checks(scene: Scene, place: str) -> Iterator[Candidate]:
     rank = np.concatenate((graph.call_rank[calls], graph.call_rank[pauses]))
     time = np.concatenate((graph.calls.end[calls] - graph.calls.start[calls], less[pauses]))
     advice = (
-        f"{{where}} copies a small value to the host {count} times in each step, and waits for it. "
+        f"In {{where}}, a small value is copied to the host and waited for {count} times in each step. "
         "Check once in a step, or every few steps; let the GPU decide, or read the value of an earlier check."
     )
     remove = removal_of(scene, calls, less, removed_work)
