@@ -20,7 +20,7 @@ from hpcprof.submit.profilers import PROFILERS, profiler_names
 from hpcprof.submit.schedulers.registry import find_scheduler
 from hpcprof.submit.schedulers.scheduler import Scheduler
 from hpcprof.submit.sites.environment import has_other_expansions
-from hpcprof.submit.sites.model import Site, SiteOption, Vendor
+from hpcprof.submit.sites.model import OBSOLETE_KEYS, Site, SiteOption, Vendor
 
 # Profilers make sockets in a rank's own folder below TMPDIR. The path of a socket has at most 107 characters
 # (sockaddr_un); this leaves room for that folder and for the name.
@@ -56,6 +56,8 @@ def load_site_file(path: Path) -> Site:
     scheduler = find_scheduler(name, f" in {path}") if name else None
     merged: dict[str, Any] = {}
     for data in reversed(chain):
+        for key in OBSOLETE_KEYS & data.keys():
+            del data[key]
         if scheduler:
             data["scheduler_keys"] = _take_keys(data, scheduler, str(path))
         merged = _merge(merged, data)

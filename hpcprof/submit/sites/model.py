@@ -240,12 +240,17 @@ class Site(_Model, frozen=True):
     """Options of the site that users set by -o KEY=VALUE."""
 
 
+OBSOLETE_KEYS = frozenset({"preemption"})
+"""Keys of 0.3 that say nothing any more: schedulers themselves tell whether a preempted job runs again."""
+
+
 def recorded_site(manifest: Manifest) -> Site:
     """Return the site of a run as it was when the run was submitted."""
     try:
         keys = from_json(manifest.site_keys)
         # 0.3 had the schedulers' keys among the site's keys.
-        scheduler_keys = {key: keys.pop(key) for key in keys.keys() - Site.__struct_fields__}
+        former = {key: keys.pop(key) for key in keys.keys() - Site.__struct_fields__}
+        scheduler_keys = {key: value for key, value in former.items() if key not in OBSOLETE_KEYS}
         return msgspec.convert({"scheduler_keys": scheduler_keys, **keys}, Site)
     except msgspec.MsgspecError as error:
         raise HpcprofError(f"the site of {manifest.id} cannot be read: {error}.") from None

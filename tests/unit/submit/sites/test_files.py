@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
 
 from hpcprof.common.errors import UsageError
 from hpcprof.submit.sites.files import load_site, load_site_file, site_files
-from hpcprof.submit.sites.model import Site
+from hpcprof.submit.sites.model import Site, recorded_site
 
 
 def write(path: Path, text: str) -> Path:
@@ -43,6 +45,15 @@ def test_a_site_that_extends_another_replaces_values_and_merges_mappings(tmp_pat
     assert site.scheduler == "local"
     assert (site.node.cores, site.node.gpus, site.modules) == (8, 4, ["b"])
     assert site.environment == {"A": "1", "B": "3"}
+
+
+def test_a_key_of_a_former_version_changes_nothing(tmp_path: Path) -> None:
+    path = write(tmp_path / "s.yaml", "scheduler: slurm\npreemption: cancel\n")
+    assert load_site_file(path) == load_site_file(write(tmp_path / "s.yaml", "scheduler: slurm\n"))
+    keys = {**msgspec.to_builtins(load_site_file(path)), "preemption": "cancel"}
+    manifest: Any = SimpleNamespace(id="r", site_keys=msgspec.json.encode(keys))
+    recorded = recorded_site(manifest)
+    assert recorded.scheduler_keys == {}
 
 
 @pytest.mark.parametrize(
