@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcprof.study.runs import Progress, StudyRuns, for_workload, prepared_store, read_table
+from hpcprof.study.runs import Progress, StudyRuns, for_workload, read_table
 from hpcprof.workloads.calls.options import OUTPUT
 
 if TYPE_CHECKING:  # the command's help needs none of these
@@ -58,8 +58,7 @@ def run_call_costs(
         resolve(replace(request, profiler=profiler, profiler_options=whole if profiler == "nsys" else {}))
         for profiler in _PROFILERS
     ]
-    store = prepared_store(db, request.runs_dir)
-    study = StudyRuns(len(jobs), store, request.runs_dir, request.template, progress, command_line)
+    study = StudyRuns(len(jobs), request.runs_dir, request.template, db, progress, command_line)
     with study.cancelled_on_interrupt():
         runs = tuple(study.make(number, site, job) for number, (site, job) in enumerate(jobs, 1))
     tables = [read_calls(run.path / OUTPUT) for run in runs]
@@ -68,7 +67,7 @@ def run_call_costs(
         kind: CallTimes(call, (first[kind], last[kind]), (second[kind], third[kind]))
         for kind, (call, _) in tables[0].items()
     }
-    version = store.profiles(runs[1].id)[0].profiler_version or ""
+    version = study.store.profiles(runs[1].id)[0].profiler_version or ""
     costs = SiteCallCosts(jobs[0][0].name, tuple(run.id for run in runs), version, kinds)
     return CallCostStudy(runs, costs, keep_measurement(costs.site, CALLS, costs))
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from hpcprof.common.errors import UsageError
 from hpcprof.common.units import counted
-from hpcprof.study.runs import Progress, StudyRuns, prepared_store, without_profiler
+from hpcprof.study.runs import Progress, StudyRuns, without_profiler
 
 if TYPE_CHECKING:  # the command's help needs none of these
     from hpcprof.results.store.analysis_table import AnalysisTable
@@ -81,8 +81,7 @@ def run_kernel_metrics(
     if len(job.profiled_ranks) != 1:
         raise UsageError(f"--profile-ranks {ranks}: choose one rank, whose kernels are to be replayed.")
     (rank,) = job.profiled_ranks
-    store = prepared_store(db, request.runs_dir)
-    runs = StudyRuns(2, store, request.runs_dir, request.template, progress, command_line)
+    runs = StudyRuns(2, request.runs_dir, request.template, db, progress, command_line)
     with runs.cancelled_on_interrupt():
         timed = runs.make(1, *first)
         options = _with_kernels(options, timed, rank, top, runs)
@@ -94,8 +93,8 @@ def run_kernel_metrics(
         rank,
         counted.manifest.job.profiler_options,
         {
-            "ncu_kernels": store.table(counted.id, "ncu_kernels"),
-            "roofline": over_pair(ACROSS_RUNS["roofline"], [counted], [timed], store),
+            "ncu_kernels": runs.store.table(counted.id, "ncu_kernels"),
+            "roofline": over_pair(ACROSS_RUNS["roofline"], [counted], [timed], runs.store),
         },
     )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcprof.study.runs import Progress, StudyRuns, for_workload, prepared_store, read_table
+from hpcprof.study.runs import Progress, StudyRuns, for_workload, read_table
 from hpcprof.workloads.network.options import OUTPUT
 
 if TYPE_CHECKING:  # the command's help needs none of these
@@ -56,8 +56,7 @@ def run_network(
     from hpcprof.submit.jobs.request import resolve
 
     site, job = resolve(replace(for_workload(request, _WORKLOAD), profiler="none"))
-    store = prepared_store(db, request.runs_dir)
-    runs = StudyRuns(1, store, request.runs_dir, request.template, progress, command_line)
+    runs = StudyRuns(1, request.runs_dir, request.template, db, progress, command_line)
     with runs.cancelled_on_interrupt():
         runs.begin(1, _WORKLOAD)
         run = runs.submit(site, job)

@@ -11,15 +11,13 @@ from hpcprof.common.atomic import write_atomically
 from hpcprof.common.decode import from_json, read_file
 from hpcprof.common.errors import HpcprofError, UsageError, writing
 from hpcprof.runs.directory import MANIFEST, Run, new_run_id, open_run
-from hpcprof.study.runs import MessageKind, NoProfile, Progress, StudyRuns, resume_command
+from hpcprof.study.runs import MessageKind, NoProfile, StudyRuns, resume_command
 from hpcprof.submit.schedulers.base import JobState, JobStatus
 from hpcprof.submit.schedulers.polling import poll
 from hpcprof.submit.sites.model import Site
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-    from hpcprof.results.store.store import Store
 
 RECORD = "study.json"
 """The name of the file."""
@@ -57,16 +55,16 @@ def begun(record: StudyRecord) -> bool:
     return any(planned.run for planned in record.runs)
 
 
-def begin(record: R, runs_dir: Path, complete: Callable[[R, Path], T]) -> T:
-    """Write the record of a new study into a folder of its own and complete the study.
+def begin(record: R, runs: StudyRuns, complete: Callable[[R, Path, StudyRuns], T]) -> T:
+    """Write the record of a new study into a folder of its own, make its runs, and complete the study.
 
-    If the first job is refused, no folder is left behind. The folder of the study is made in ``runs_dir``.
-    ``complete`` makes the runs, given the record and the folder of the study, and returns the complete study.
+    If the first job is refused, no folder is left behind. ``complete`` returns the complete study, given the
+    record with the ids of all runs, the folder of the study, and what has made the runs.
     """
-    folder = runs_dir / new_run_id(record.study, runs_dir)
+    folder = runs.runs_dir / new_run_id(record.study, runs.runs_dir)
     try:
         write_record(folder, record)
-        return complete(record, folder)
+        return complete(make_runs(record, folder, runs), folder, runs)
     except (HpcprofError, UnicodeEncodeError):
         if not (folder / RECORD).is_file() or not begun(read_record(folder, record.study, type(record))):
             shutil.rmtree(folder)
@@ -114,28 +112,17 @@ def read_to_resume(folder: Path, study: str, form: type[R]) -> R:
     return record
 
 
-def make_runs(
-    record: R,
-    store: "Store",
-    folder: Path,
-    runs_dir: Path,
-    progress: Progress | None,
-    command_line: Sequence[str] | None,
-) -> tuple[R, StudyRuns]:
-    """Make and collect the runs that were not made before.
+def make_runs(record: R, folder: Path, runs: StudyRuns) -> R:
+    """Make and collect the runs that were not made before; return the record with the ids of all runs.
 
-    ``folder`` is that of the study, and in ``runs_dir``; ``progress`` and ``command_line`` are as for
-    `StudyRuns`. The record has the ids of all runs, and what has made them serves for the messages that
-    follow.
+    ``folder`` is that of the study.
     """
-    template = Path(record.template) if record.template else None
-    resume = resume_command(record.study, folder)
-    runs = StudyRuns(len(record.runs), store, runs_dir, template, progress, command_line, folder, resume)
+    runs.can_be_resumed(folder, resume_command(record.study, folder))
     with runs.cancelled_on_interrupt():
         for index, planned in enumerate(record.runs):
             runs.begin(index + 1, planned.title)
             record = _make_run(record, index, runs, folder)
-    return record, runs
+    return record
 
 
 def _make_run(record: R, index: int, runs: StudyRuns, folder: Path) -> R:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcprof.common.errors import UsageError
-from hpcprof.study.runs import Progress, StudyRuns, prepared_store
+from hpcprof.study.runs import Progress, StudyRuns
 
 if TYPE_CHECKING:  # the command's help needs none of these
     from hpcprof.runs.directory import Run
@@ -79,11 +79,10 @@ def run_roles(
         )
         for rank in ranks
     ]
-    store = prepared_store(db, request.runs_dir)
-    runs = StudyRuns(len(jobs), store, request.runs_dir, request.template, progress, command_line)
+    runs = StudyRuns(len(jobs), request.runs_dir, request.template, db, progress, command_line)
     roles = []
     with runs.cancelled_on_interrupt():
         for number, (rank, (site, job)) in enumerate(zip(ranks, jobs, strict=True), 1):
             run = runs.make(number, site, job)
-            roles.append(Role(rank, run, measured_step(run, store)[0]))
+            roles.append(Role(rank, run, measured_step(run, runs.store)[0]))
     return roles

@@ -20,7 +20,6 @@ from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.common.units import counted, format_duration
 
 if TYPE_CHECKING:  # the command's help needs none of these
-    from hpcprof.results.store.store import Store
     from hpcprof.runs.directory import Run
     from hpcprof.runs.job import Job
     from hpcprof.submit.jobs.job import JobSpec
@@ -117,15 +116,6 @@ def read_table(path: Path, row_of: Callable[[Mapping[str, str]], _RowT]) -> list
         raise HpcprofError(f"{path} cannot be read: {error}.") from None
 
 
-def prepared_store(db: str | None, runs_dir: Path) -> Store:
-    """Return the results database of a study, ready to be written."""
-    from hpcprof.results.store.store import open_store
-
-    store = open_store(db, runs_dir)
-    store.prepare()
-    return store
-
-
 def resume_command(study: str, folder: Path) -> str:
     """Return the command that resumes a study."""
     return shlex.join(["hpcprof", "study", study, "--resume", str(folder)])
@@ -134,24 +124,27 @@ def resume_command(study: str, folder: Path) -> str:
 class StudyRuns:
     """Submits the runs of a study, waits for each and collects it.
 
-    The study will have ``count`` runs. run.json records ``command_line``, None for that of this process. A
-    study that can be resumed has a ``folder``, and ``resume`` is the command for it.
+    The study will have ``count`` runs in ``runs_dir``; ``template`` is the user's template of job.sh, and
+    ``db`` the results database. run.json records ``command_line``, None for that of this process.
     """
 
     def __init__(
         self,
         count: int,
-        store: Store,
         runs_dir: Path,
-        template: Path | None,
+        template: str | Path | None,
+        db: str | None,
         progress: Progress | None,
         command_line: Sequence[str] | None,
-        folder: Path | None = None,
-        resume: str = "",
     ) -> None:
-        self._count, self._store = count, store
-        self._runs_dir, self._template = runs_dir, template
-        self._folder, self._resume = folder, resume
+        from hpcprof.results.store.store import open_store
+
+        self.store = open_store(db, runs_dir)
+        self.store.prepare()
+        self.runs_dir = runs_dir
+        self._count, self._template = count, Path(template) if template else None
+        self._folder: Path | None = None
+        self._resuming = ""
         self._progress = progress
         self._command_line = list(sys.argv if command_line is None else command_line)
         self._began = self._run_began = time.monotonic()
@@ -161,6 +154,10 @@ class StudyRuns:
         self._current: Run | None = None
         self._submitting = self._waiting = False
         self._signal = 0
+
+    def can_be_resumed(self, folder: Path, resuming: str) -> None:
+        """Note the folder of a study that can be resumed, and the command for it."""
+        self._folder, self._resuming = folder, resuming
 
     def tell(self, text: str, kind: MessageKind = MessageKind.STEP) -> None:
         """Pass a message on to whoever follows the study."""
@@ -184,7 +181,7 @@ class StudyRuns:
 
         self._submitting = True
         try:
-            run = submit(site, job, self._runs_dir, self._command_line, self._template)
+            run = submit(site, job, self.runs_dir, self._command_line, self._template)
             self._current, self._waiting = run, True
         finally:
             self._submitting = False
@@ -234,7 +231,7 @@ class StudyRuns:
                 f"{run.id} left no profile{profiler_complaint(run)}. Its logs show the steps that it ran and "
                 f"those to capture: {run.path / 'logs'}."
             )
-        summary = collect(run, self._store)
+        summary = collect(run, self.store)
         for sentence in (*summary.warnings, *summary.skipped):
             self.tell(sentence, MessageKind.WARNING)
         if summary.skipped:
@@ -280,14 +277,14 @@ class StudyRuns:
         if self._complete:
             from hpcprof.results.collect.run_names import command_line
 
-            showing = command_line(self._store, "report", str(self._complete[-1].path))
+            showing = command_line(self.store, "report", str(self._complete[-1].path))
             text += (
                 f" and collected ({self._folder or ', '.join(run.id for run in self._complete)}): "
                 f"{showing} shows the last one"
             )
         if self._folder is None:
             return f"{text}. The same command starts the study again."
-        return f"{text}. Resume with: {self._resume}"
+        return f"{text}. Resume with: {self._resuming}"
 
     def _cancel(self) -> str:
         """Cancel the run that is waited for, and return what became of it."""

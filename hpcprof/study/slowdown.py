@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from hpcprof.common.errors import UsageError
-from hpcprof.study.runs import Progress, prepared_store, without_profiler
+from hpcprof.study.runs import Progress, StudyRuns, without_profiler
 
 if TYPE_CHECKING:  # the command's help needs none of these
-    from hpcprof.results.store.store import Store
     from hpcprof.study.slowdown_record import Arm, SlowdownRecord
     from hpcprof.study.slowdown_tables import PointComparison, SlowdownTables
     from hpcprof.submit.jobs.job import JobSpec
@@ -85,13 +84,8 @@ def run_slowdown(
     from hpcprof.study.resumable import begin
 
     record = _plan(request, alone, sweep or {}, repeats)
-    runs_dir = request.runs_dir
-    store = prepared_store(db, runs_dir)
-    return begin(
-        record,
-        runs_dir,
-        lambda begun, folder: _complete(begun, store, folder, runs_dir, progress, command_line),
-    )
+    runs = StudyRuns(len(record.runs), request.runs_dir, record.template, db, progress, command_line)
+    return begin(record, runs, _compare)
 
 
 def resume_slowdown(
@@ -119,13 +113,14 @@ def resume_slowdown(
     hpcprof.study.runs.RunFailed, hpcprof.study.runs.NoProfile, hpcprof.study.runs.StudyInterrupted
         As `run_slowdown`.
     """
-    from hpcprof.study.resumable import read_to_resume
+    from hpcprof.study.resumable import make_runs, read_to_resume
     from hpcprof.study.slowdown_record import SlowdownRecord
 
     path = Path(folder)
-    runs_dir = path.resolve().parent
     record = read_to_resume(path, STUDY, SlowdownRecord)
-    return _complete(record, prepared_store(db, runs_dir), path, runs_dir, progress, command_line)
+    runs_dir = path.resolve().parent
+    runs = StudyRuns(len(record.runs), runs_dir, record.template, db, progress, command_line)
+    return _compare(make_runs(record, path, runs), path, runs)
 
 
 def _plan(request: JobSpec, alone: Alone, sweep: Mapping[str, Sequence[str]], repeats: int) -> SlowdownRecord:
@@ -159,20 +154,10 @@ def _request_of(request: JobSpec, arm: Arm, alone: Alone, program: Sequence[str]
     return replace(profiled, program=(*program, "--comm-hook", "noop"))
 
 
-def _complete(
-    record: SlowdownRecord,
-    store: Store,
-    folder: Path,
-    runs_dir: Path,
-    progress: Progress | None,
-    command_line: Sequence[str] | None,
-) -> SlowdownStudy:
-    """Make the runs that are missing, and compute the tables of all."""
-    from hpcprof.study.resumable import make_runs
+def _compare(record: SlowdownRecord, folder: Path, runs: StudyRuns) -> SlowdownStudy:
+    """Compute the tables of all runs."""
     from hpcprof.study.slowdown_tables import compare_arms, slowdown_tables
 
-    record, _ = make_runs(record, store, folder, runs_dir, progress, command_line)
-    comparisons = compare_arms(record.runs, store, runs_dir)
-    return SlowdownStudy(
-        folder, slowdown_tables(folder.name, record.keys, record.runs, comparisons, store), comparisons
-    )
+    comparisons = compare_arms(record.runs, runs.store, runs.runs_dir)
+    tables = slowdown_tables(folder.name, record.keys, record.runs, comparisons, runs.store)
+    return SlowdownStudy(folder, tables, comparisons)

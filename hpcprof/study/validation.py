@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from hpcprof.common.decode import read_file
 from hpcprof.common.errors import HpcprofError, UsageError
-from hpcprof.study.runs import MessageKind, Progress, StudyRuns, prepared_store
+from hpcprof.study.runs import MessageKind, Progress, StudyRuns
 
 if TYPE_CHECKING:  # the command's help needs none of these
-    from hpcprof.analysis.explain.explanation import Explanation
-    from hpcprof.results.store.store import Store
-    from hpcprof.runs.directory import Run
     from hpcprof.study.validation_record import ValidationRecord, ValidationRun
     from hpcprof.study.validation_table import Cost, Validation
     from hpcprof.submit.jobs.job import JobSpec
-
-    Explain = Callable[[Run, Store], Explanation]
 
 STUDY: Literal["validate"] = "validate"
 """The name of the study."""
@@ -78,11 +73,8 @@ def run_validation(
     from hpcprof.study.resumable import begin
 
     record = _plan(request, faults, block_steps, repeats)
-    runs_dir = request.runs_dir
-    store = prepared_store(db, runs_dir)
-    return begin(
-        record, runs_dir, lambda begun, folder: _complete(begun, store, folder, progress, command_line)
-    )
+    runs = StudyRuns(len(record.runs), request.runs_dir, record.template, db, progress, command_line)
+    return begin(record, runs, _validate)
 
 
 def resume_validation(
@@ -111,13 +103,14 @@ def resume_validation(
     hpcprof.study.runs.RunFailed, hpcprof.study.runs.NoProfile, hpcprof.study.runs.StudyInterrupted
         As `run_validation`.
     """
-    from hpcprof.study.resumable import read_to_resume
+    from hpcprof.study.resumable import make_runs, read_to_resume
     from hpcprof.study.validation_record import ValidationRecord
 
     path = Path(folder)
     record = read_to_resume(path, STUDY, ValidationRecord)
-    store = prepared_store(db, path.resolve().parent)
-    return _complete(record, store, path, progress, command_line)
+    runs_dir = path.resolve().parent
+    runs = StudyRuns(len(record.runs), runs_dir, record.template, db, progress, command_line)
+    return _validate(make_runs(record, path, runs), path, runs)
 
 
 def _plan(request: JobSpec, faults: Sequence[str], block_steps: int, repeats: int) -> ValidationRecord:
@@ -186,43 +179,26 @@ def _possible_faults(program: Sequence[str], ranks: int) -> list[str]:
     return possible
 
 
-def _complete(
-    record: ValidationRecord,
-    store: Store,
-    folder: Path,
-    progress: Progress | None,
-    command_line: Sequence[str] | None,
-) -> ValidationStudy:
-    """Make the runs that are missing, and explain all that are profiled."""
+def _validate(record: ValidationRecord, folder: Path, runs: StudyRuns) -> ValidationStudy:
+    """Explain all runs that are profiled, and compare the cost of each fault with the explanation."""
     from hpcprof.results.ask.explanation import explain
-    from hpcprof.study.resumable import make_runs
-
-    runs_dir = folder.resolve().parent
-    record, runs = make_runs(record, store, folder, runs_dir, progress, command_line)
-    return ValidationStudy(folder, _validate(record, store, runs_dir, explain, runs))
-
-
-def _validate(
-    record: ValidationRecord, store: Store, runs_dir: Path, explain: Explain, runs: StudyRuns
-) -> list[Validation]:
-    """Compare the cost of each fault with the explanation of its run."""
     from hpcprof.runs.directory import open_run
     from hpcprof.study.validation_table import Validation
     from hpcprof.workloads.ddp.faults import parse_fault
 
-    costs = _costs((run for run in record.runs if not run.profiled), runs_dir)
-    validate = []
+    costs = _costs((run for run in record.runs if not run.profiled), runs.runs_dir)
+    validations = []
     for planned in record.runs:
         if not planned.profiled:
             continue
         explanation = None
         try:
-            explanation = explain(open_run(runs_dir / planned.run), store)
+            explanation = explain(open_run(runs.runs_dir / planned.run), runs.store)
         except HpcprofError as error:
             runs.tell(f"{planned.faults[0]}: {error}", MessageKind.WARNING)
         fault = parse_fault(planned.faults[0])
-        validate.append(Validation(fault, costs[fault.text], explanation, planned.job.ranks))
-    return validate
+        validations.append(Validation(fault, costs[fault.text], explanation, planned.job.ranks))
+    return ValidationStudy(folder, validations)
 
 
 def _costs(timed: Iterable[ValidationRun], runs_dir: Path) -> dict[str, Cost]:
