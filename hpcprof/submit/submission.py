@@ -23,10 +23,9 @@ from hpcprof.submit.notify import keep
 from hpcprof.submit.remote.folders import send_folder, send_texts
 from hpcprof.submit.remote.host import Host
 from hpcprof.submit.remote.request import CODE, HOME, Sync
-from hpcprof.submit.remote.transport import on_host
 from hpcprof.submit.rendering.job_scripts import member_directory, render_array, render_scripts
 from hpcprof.submit.schedulers.base import JobState, SchedulerClient
-from hpcprof.submit.schedulers.command import Refused, Unreachable
+from hpcprof.submit.schedulers.command import Refused, Unreachable, on_host
 from hpcprof.submit.schedulers.local.scheduler import LocalScheduler
 from hpcprof.submit.schedulers.polling import check_answers, poll
 from hpcprof.submit.schedulers.registry import find_scheduler

@@ -8,19 +8,23 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 from hpcprof.common.errors import SchedulerError
 from hpcprof.common.masking import masked
+from hpcprof.common.paths import from_root
 from hpcprof.common.processes import CommandNotStarted, CommandTimedOut, Completed, run_command
 from hpcprof.common.yaml_file import read_mapping
 from hpcprof.submit.remote.request import HostUnreachable
-from hpcprof.submit.remote.transport import transport
 from hpcprof.submit.schedulers.submitting_shell import UNSET_OPTIONS, without_options
+
+if TYPE_CHECKING:
+    from hpcprof.submit.remote.host import Host
 
 _SECONDS = 120.0
 _PAUSES = (0.5, 1.0, 2.0)
@@ -77,6 +81,38 @@ def seconds_left(program: str, seconds: float) -> float:
     return min(seconds, remaining)
 
 
+remote_runs: ContextVar[tuple["Host", Path] | None] = ContextVar("remote_runs", default=None)
+"""The host of the schedulers' commands and the folder with the copies of its runs; None for this machine."""
+
+
+@contextmanager
+def on_host(host: "Host | None", runs_dir: Path) -> Iterator[None]:
+    """Run the schedulers' commands of the block on a host (None: here), whose runs are in ``runs_dir``."""
+    token = remote_runs.set((host, runs_dir) if host else None)
+    try:
+        yield
+    finally:
+        remote_runs.reset(token)
+
+
+def _run_on_host(
+    words: Sequence[str], directory: Path | None, variables: Mapping[str, str], seconds: float
+) -> Completed | None:
+    """Run a command as `Host.run` does, with the paths that runs have there; None for this machine."""
+    if (remote := remote_runs.get()) is None:
+        return None
+    host, runs_dir = remote
+    here, there = f"{from_root(runs_dir)}/", f"{host.folder('.')}/"
+    # Slurm's options for logs double the per cent sign.
+    words = [
+        word.replace(here, there).replace(here.replace("%", "%%"), there.replace("%", "%%")) for word in words
+    ]
+    result = host.run(words, str(directory or ""), variables, UNSET_OPTIONS, seconds)
+    return replace(
+        result, stdout=result.stdout.replace(there, here), stderr=result.stderr.replace(there, here)
+    )
+
+
 def run_scheduler_command(
     arguments: Sequence[str],
     directory: Path | None = None,
@@ -86,10 +122,9 @@ def run_scheduler_command(
     """Run a command of the scheduler in a neutral environment; `Unreachable` if it exceeds ``seconds``."""
     program = arguments[0]
     seconds = seconds_left(program, seconds)
-    remote = transport()
     try:
-        if remote is not None:
-            return remote.run(arguments, directory, added, UNSET_OPTIONS, seconds)
+        if (answer := _run_on_host(arguments, directory, added, seconds)) is not None:
+            return answer
         environment = {**without_options(os.environ), **added}
         return run_command(arguments, timeout=seconds, directory=directory, environment=environment)
     except HostUnreachable as error:
@@ -97,7 +132,7 @@ def run_scheduler_command(
     except CommandTimedOut:
         raise Unreachable(f"{program} did not answer within {round(seconds, 1):g} s.") from None
     except CommandNotStarted as error:
-        advice = "." if remote or shutil.which(program) else "; is this a login node of the site?"
+        advice = "." if remote_runs.get() or shutil.which(program) else "; is this a login node of the site?"
         raise SchedulerError(f"cannot start {program}: {error.reason}{advice}") from None
 
 

@@ -20,13 +20,13 @@ import msgspec
 from hpcprof.common.errors import SchedulerError
 from hpcprof.common.processes import Completed
 from hpcprof.runs.job import Job
-from hpcprof.submit.remote.transport import transport
 from hpcprof.submit.schedulers.base import JobState, Record
 from hpcprof.submit.schedulers.batch import BatchScheduler, records_by_place
 from hpcprof.submit.schedulers.command import (
     Unreachable,
     complaint,
     ids_by_place,
+    remote_runs,
     run_scheduler_command,
     run_submission,
     submission_error,
@@ -126,7 +126,7 @@ class FluxScheduler(BatchScheduler):
         depends = [f"--dependency=afterok:{job_id.partition(';')[0]}" for job_id in after]
         submission = run_submission(["flux", "batch", *depends, *options, str(script)], directory)
         job_id = parse_batch(*submission.answer)
-        nested = self.job_id_variable in os.environ and transport() is None
+        nested = self.job_id_variable in os.environ and remote_runs.get() is None
         return f"{job_id};{os.environ.get('FLUX_URI', '')}" if nested else job_id
 
     def states(self, job_ids: Sequence[str], since: datetime) -> Mapping[str, Record]:

@@ -9,16 +9,8 @@ from hpcprof.common.logs import left_out_if_damaged
 from hpcprof.common.masking import masked
 from hpcprof.runs.directory import Run
 from hpcprof.submit.remote.mirror import host_of, update
-from hpcprof.submit.remote.transport import on_host, transport
+from hpcprof.submit.schedulers import command
 from hpcprof.submit.schedulers.base import JobState, JobStatus
-from hpcprof.submit.schedulers.command import (
-    Unreachable,
-    all_answers_within,
-    complaint,
-    refused_question,
-    run_scheduler_command,
-    seconds_left,
-)
 from hpcprof.submit.schedulers.registry import find_scheduler
 from hpcprof.submit.schedulers.run_state import read_final_status, status_now
 from hpcprof.submit.schedulers.scheduler import Scheduler
@@ -58,29 +50,29 @@ def check_answers(scheduler: Scheduler, site: Site, otherwise: str) -> None:
     question = scheduler.question(site)
     if not question:
         return
-    remote = transport()
-    name = remote.host.name if remote else scheduler.name
+    remote = command.remote_runs.get()
+    name = remote[0].name if remote else scheduler.name
     try:
         _check_silence(name)
-        with all_answers_within(LISTING_SECONDS):
-            result = run_scheduler_command(question)
-    except Unreachable as error:
+        with command.all_answers_within(LISTING_SECONDS):
+            result = command.run_scheduler_command(question)
+    except command.Unreachable as error:
         _silent_schedulers[name] = time.monotonic(), str(error)
         reason = str(error).rstrip(".")
     else:
         if result.exit_code == 0:
             return
         output = masked(result.stderr.strip() or result.stdout.partition("\n")[0])
-        reason = refused_question(question, scheduler.title, output)
-        reason = reason or f"{scheduler.title} did not answer: {complaint(output)}"
-    raise Unreachable(f"{reason}; {otherwise}.")
+        reason = command.refused_question(question, scheduler.title, output)
+        reason = reason or f"{scheduler.title} did not answer: {command.complaint(output)}"
+    raise command.Unreachable(f"{reason}; {otherwise}.")
 
 
 def _check_silence(scheduler: str) -> None:
     """Raise `Unreachable` if a scheduler has let the time for all answers pass a short while ago."""
     when, words = _silent_schedulers.get(scheduler, (-math.inf, ""))
     if time.monotonic() - when < _SILENT_SECONDS:
-        raise Unreachable(words)
+        raise command.Unreachable(words)
 
 
 def poll(runs: Sequence[Run], seconds: float | None = None) -> dict[str, JobStatus]:
@@ -98,7 +90,7 @@ def poll(runs: Sequence[Run], seconds: float | None = None) -> dict[str, JobStat
             still_open.append(run)
         elif run.manifest is not None:
             states[run.id] = final
-    with all_answers_within(seconds):
+    with command.all_answers_within(seconds):
         for group in _by_scheduler(still_open):
             answers = _ask(group, seconds)
             for run in group:
@@ -118,10 +110,12 @@ def _ask(group: Sequence[Run], seconds: float | None) -> dict[str, JobStatus]:
             _check_silence(name)
         for run in group:
             if host is not None:
-                update(run, host, _TRANSFER_SECONDS if seconds is None else seconds_left("ssh", seconds))
+                update(
+                    run, host, _TRANSFER_SECONDS if seconds is None else command.seconds_left("ssh", seconds)
+                )
     except HpcprofError as error:
         return {run.id: JobStatus(JobState.UNKNOWN, str(error)) for run in group}
-    with on_host(host, group[0].path.parent):
+    with command.on_host(host, group[0].path.parent):
         answers = _scheduler_of(group[0]).client().poll(group)
     if seconds is None:
         return answers
@@ -135,6 +129,6 @@ def cancel(runs: Sequence[Run]) -> None:
     """End the jobs of submitted runs with all their processes; jobs that have ended are left as they are."""
     for group in _by_scheduler([run for run in runs if run.submission and read_final_status(run) is None]):
         scheduler = _scheduler_of(group[0])
-        with on_host(host_of(group[0]), group[0].path.parent):
+        with command.on_host(host_of(group[0]), group[0].path.parent):
             check_answers(scheduler, recorded_site(group[0].submission), f"{group[0].id} was not cancelled")
             scheduler.client().cancel(*group)

@@ -26,7 +26,6 @@ from hpcprof.submit.jobs.job import OPTIONS
 from hpcprof.submit.jobs.walltime import format_walltime, parse_walltime
 from hpcprof.submit.mpi_types import LIST_TYPES, finds_type, two_ranks
 from hpcprof.submit.profilers.base import PROGRAM_WORDS, START_UP
-from hpcprof.submit.remote.transport import transport
 from hpcprof.submit.schedulers.base import JobState, Record, user_name
 from hpcprof.submit.schedulers.batch import BatchScheduler, check_whole_minutes, records_by_place
 from hpcprof.submit.schedulers.command import (
@@ -37,6 +36,7 @@ from hpcprof.submit.schedulers.command import (
     in_runs,
     parse_array_indices,
     read_words,
+    remote_runs,
     run_scheduler_command,
     run_submission,
     seconds_since,
@@ -562,7 +562,7 @@ def _record(state: str, reason: str, code: int | None, end: str, now: float) -> 
     elif present is JobState.CANCELLED and reason == "DependencyNeverSatisfied":
         words = "a job that it depended on did not succeed"
     elif word == "CANCELLED" and (who := re.search(r" by (\d+)", state)):
-        words = f"by {user_name(int(who[1])) if transport() is None else f'user {who[1]}'}"
+        words = f"by {f'user {who[1]}' if remote_runs.get() else user_name(int(who[1]))}"
     elif word == "FAILED" and reason == "JobLaunchFailure":
         words = f"ended by signal {-code}" if code and code < 0 else "Slurm could not start job.sh"
     if not present.ended:
