@@ -222,20 +222,17 @@ def split_key(key: str) -> list[str]:
 
 def default_site() -> str:
     """Return the site to use if none is named."""
-    setting = read_settings().get("site")
-    return setting.value if setting else "local"
+    return _default("site") or "local"
 
 
 def default_engine() -> str | None:
     """Return the container engine to use if none is named, None for the first that is installed."""
-    setting = read_settings().get("container_engine")
-    return setting.value if setting else None
+    return _default("container_engine")
 
 
 def group_may_read() -> bool:
     """Return whether new runs and databases are for the user's group too, not for their owner alone."""
-    setting = read_settings().get("access")
-    return setting is not None and setting.value == GROUP
+    return _default("access") == GROUP
 
 
 def default_runs_dir() -> Path:
@@ -261,7 +258,10 @@ def database_file(address: str | None, runs_dir: Path) -> Path | None:
 
 
 def _location(key: str, variable: str) -> str | None:
-    if text := os.environ.get(variable):
-        return text
+    # It may be a URL.
+    return os.environ.get(variable) or os.path.expanduser(_default(key) or "") or None  # noqa: PTH111
+
+
+def _default(key: str) -> str | None:
     setting = read_settings().get(key)
-    return os.path.expanduser(setting.value) if setting else None  # noqa: PTH111 (may be a URL)
+    return setting.value if setting else None

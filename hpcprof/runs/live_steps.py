@@ -6,10 +6,12 @@ import statistics
 from bisect import bisect
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import MISSING, dataclass, fields, replace
 from datetime import datetime
 from itertools import accumulate, pairwise
 from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
 
 from hpcprof.common.decode import from_json, last_lines, open_regular
 from hpcprof.common.units import counted, format_bytes, format_ns, named_ranks
@@ -38,29 +40,31 @@ _SILENT_STEPS, _SILENT_LINES = 5, 3
 _HANGING_FACTOR = 3
 
 
-@dataclass(frozen=True)
-class StepLine:
+Count = Annotated[int, msgspec.Meta(ge=0, lt=_MAX_NUMBER)]
+
+
+class StepLine(msgspec.Struct, frozen=True):
     """A line of a rank about the steps since its line before."""
 
-    time: float
+    time: Annotated[float, msgspec.Meta(ge=0, lt=_MAX_NUMBER)]
     """The time at which it was written, in seconds since 1970."""
-    step: int
+    step: Count
     """The number of the last step, counted from 0."""
-    steps: int
+    steps: Count
     """The number of steps that ended."""
-    wall_ns: int
-    max_ns: int
+    wall_ns: Count
+    max_ns: Count
     """The median and the longest of their times on the host."""
-    total_ns: int = 0
+    total_ns: Count = 0
     """The sum of their times; 0 in lines of earlier versions."""
-    allocated_bytes: int = 0
-    reserved_bytes: int = 0
-    inactive_split_bytes: int = 0
+    allocated_bytes: Count = 0
+    reserved_bytes: Count = 0
+    inactive_split_bytes: Count = 0
     """The peaks of PyTorch's allocator so far, of the rank's fullest GPU; 0 if it uses none."""
-    items: int = 0
+    items: Count = 0
     """The number of tokens or samples, as ``item`` says, that the program has counted so far."""
     item: str = ""
-    long: tuple[tuple[int, int], ...] = ()
+    long: Any = ()
     """The numbers and times, in ns, of the steps that take a quarter longer than the median, at most 16."""
 
     @property
@@ -84,9 +88,6 @@ class StepLine:
             if number > self.step - len(walls):
                 walls[number - self.step - 1] = wall
         return walls
-
-
-*_NUMBERS, _, _ = fields(StepLine)
 
 
 LiveSteps = tuple[StepLine, ...]
@@ -262,34 +263,19 @@ def _last_lines(path: Path, since: float, most_bytes: int = _TAIL_BYTES) -> tupl
 def parsed_line(line: str | bytes) -> StepLine | None:
     """Return a line; None if it is incomplete or has another format."""
     try:
-        values = from_json(line)
-        ordered = [
-            values[field.name] if field.default is MISSING else values.get(field.name, 0)
-            for field in _NUMBERS
-        ]
-        item = str(values.get("item", ""))[:_LONGEST_ITEM]
-    except (ValueError, KeyError, TypeError):
+        step_line = from_json(line, StepLine)
+    except msgspec.DecodeError:
         return None
-    time, *numbers = ordered
-    if type(time) not in (int, float) or not 0 <= time < _MAX_NUMBER:
-        return None
-    if not all(_is_count(number) for number in numbers):
-        return None
-    step_line = StepLine(float(time), *numbers)
-    long = _long_steps(values.get("long"), step_line)
-    return replace(step_line, item=item, long=long) if item or long else step_line
+    if not (step_line.item or step_line.long):
+        return step_line
+    long = _long_steps(step_line.long, step_line)
+    return msgspec.structs.replace(step_line, item=step_line.item[:_LONGEST_ITEM], long=long)
 
 
-def _long_steps(value: object, line: StepLine) -> tuple[tuple[int, int], ...]:
-    pairs = value if isinstance(value, list) else []
-    long = [
-        (pair[0], pair[1])
-        for pair in pairs
-        if isinstance(pair, list) and len(pair) == 2 and all(map(_is_count, pair))
-    ]
+def _long_steps(value: Any, line: StepLine) -> tuple[tuple[int, int], ...]:
+    try:
+        long = msgspec.convert(value, tuple[tuple[Count, Count], ...])
+    except msgspec.ValidationError:
+        return ()
     numbers = [line.step - line.steps, *(step for step, _ in long), line.step + 1]
-    return tuple(long) if all(number < two for number, two in pairwise(numbers)) else ()
-
-
-def _is_count(value: object) -> bool:
-    return type(value) is int and 0 <= value < _MAX_NUMBER
+    return long if all(number < two for number, two in pairwise(numbers)) else ()

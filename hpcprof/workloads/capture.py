@@ -190,9 +190,7 @@ class Capture:
         """Stop the profiler of this rank alone, and note it in the run; the steps go on."""
         synchronize()
         earlier = self._traces
-        profile = self._stop_profiler()
-        if profile is not None and not self._scheduled:
-            self._export(profile)
+        self._stop_profiler(write=True)
         if self._scheduled and earlier == self._traces > 0:
             return  # the cycles of the schedule were over
         steps = self._step - self._first + 1
@@ -206,22 +204,21 @@ class Capture:
         synchronize()
         self._barrier()
         self._running = False
-        profile = self._stop_profiler()
-        if profile is not None and not self._scheduled:
-            self._export(profile)
+        self._stop_profiler(write=True)
 
-    def _stop_profiler(self) -> Any:
-        """Stop, unless it has stopped before; return the profiler if it is PyTorch's."""
+    def _stop_profiler(self, write: bool = False) -> None:
+        """Stop, unless it has stopped before; ``write`` the trace that no schedule of PyTorch's writes."""
         if not self._capturing:
-            return None
+            return
         self._capturing = False
         self._lines.pause()
         profile, self._torch_profile = self._torch_profile, None
         if profile is not None:
             profile.stop()
+            if write and not self._scheduled:
+                self._export(profile)
         elif self._profiler in _RUNNERS:
             _RUNNERS[self._profiler].pause()
-        return profile
 
     def _export(self, profile: Any) -> None:
         """Write one trace; the traces of later cycles or spans go into folders next to the first."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from hpcprof.workloads.capture import annotate
 from hpcprof.workloads.ddp.faults import InjectedFault, in_block_with_fault
 
 Hook = Callable[[Any, Any], Any]
@@ -47,17 +48,22 @@ class LateSums:
     def start(self, state: Any, bucket: Any) -> Any:
         """Start the sum of a bucket, or of all buckets with the last one."""
         if not self.late:
-            return self._hook(state, bucket)
+            return self._launch(state, bucket)
         buffer = bucket.buffer()
         devices = None if buffer.device.type == "cpu" else [buffer.device]
         result: Any = torch.futures.Future(devices=devices)
         self._held.append((bucket, result))
         if bucket.is_last():
             items, self._held = self._held, []
-            started = [self._hook(state, item) for item, _ in items]
+            started = [self._launch(state, item) for item, _ in items]
             for total, (_, waiting) in zip(started, items, strict=True):
                 waiting.set_result(total.wait())
         return result
+
+    def _launch(self, state: Any, bucket: Any) -> Any:
+        """Launch the communication of a bucket, in a range of the profiler."""
+        with annotate(f"allreduce {bucket.index()}"):
+            return self._hook(state, bucket)
 
 
 @dataclass(frozen=True)

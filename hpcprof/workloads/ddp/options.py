@@ -1,6 +1,10 @@
-"""The options of the ddp workload, parsed on the submit side and on the ranks, and its ``--input`` folder."""
+"""The options of the ddp workload, parsed on both sides, its ``--input`` folder, and checks of model files.
+
+The submit side has no torch, so it reads a model file without importing it.
+"""
 
 import argparse
+import ast
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,7 +14,6 @@ from typing import Any
 from hpcprof.common.errors import UsageError, unknown
 from hpcprof.workloads.arguments import MAX_SEED, Options, WorkloadParser, option
 from hpcprof.workloads.ddp import faults
-from hpcprof.workloads.ddp.model_file import check_model_file
 from hpcprof.workloads.placement import BACKENDS, DEVICES
 
 MODELS = ("bert", "gat", "gpt2", "mlp", "resnet50")
@@ -280,3 +283,66 @@ def _check(path: Path, key: str, value: object) -> None:
         wanted = f"a whole number from {least}"
     if not valid:
         raise UsageError(f"{path}: {key} is {json.dumps(value)}: it must be {wanted}.")
+
+
+FUNCTIONS = {
+    "get_model": ("rank", "cap_size"),
+    "get_dataloader": ("rank", "batchsize"),
+    "forward_pass": ("model", "inputs"),
+    "backward_pass": ("output",),
+}
+"""The functions that a model file must define, with their parameters."""
+
+
+def check_model_file(path: Path) -> None:
+    """Check that a model file is valid Python and defines all functions with the right parameters."""
+    try:
+        tree = ast.parse(path.read_bytes(), str(path))
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
+    except SyntaxError as error:
+        raise UsageError(f"{path}, line {error.lineno}: {error.msg}.") from None
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path} is not valid Python: {error}.") from None
+    defined = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    imports = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom))
+    if any(alias.name == "*" for node in imports for alias in node.names):
+        return
+    assigned = _assigned(tree)
+    for name, parameters in FUNCTIONS.items():
+        if name in defined:
+            _check_parameters(path, defined[name], parameters)
+        elif name not in assigned:
+            functions = [f"{key} in line {node.lineno}" for key, node in defined.items() if key in FUNCTIONS]
+            raise UsageError(
+                f"{path} does not define {name}({', '.join(parameters)}); it defines "
+                f"{', '.join(functions) or 'none of ' + ', '.join(FUNCTIONS)}."
+            )
+
+
+def _check_parameters(path: Path, function: ast.FunctionDef, parameters: tuple[str, ...]) -> None:
+    signature = function.args
+    positional = [argument.arg for argument in (*signature.posonlyargs, *signature.args)]
+    required = len(positional) - len(signature.defaults)
+    keywords = [
+        a.arg for a, default in zip(signature.kwonlyargs, signature.kw_defaults, strict=True) if not default
+    ]
+    enough = signature.vararg is not None or len(positional) >= len(parameters)
+    if required > len(parameters) or keywords or not enough:
+        raise UsageError(
+            f"{path}, line {function.lineno}: {function.name} takes ({', '.join(positional + keywords)}), "
+            f"but is called with ({', '.join(parameters)})."
+        )
+
+
+def _assigned(tree: ast.Module) -> set[str]:
+    """Return the names that the file binds in other ways: by imports, assignments, or in branches."""
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif isinstance(node, ast.If | ast.Try):
+            names |= {child.name for child in ast.walk(node) if isinstance(child, ast.FunctionDef)}
+    return names

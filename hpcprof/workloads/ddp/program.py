@@ -14,8 +14,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from hpcprof.common.errors import HpcprofError, UsageError
-from hpcprof.workloads.ddp.model_file import FUNCTIONS
-from hpcprof.workloads.ddp.options import TrainingParameters
+from hpcprof.workloads.ddp.options import FUNCTIONS, TrainingParameters
 
 _MODELS = "hpcprof.workloads.ddp.models"
 _LEARNING_RATE = 2e-5

@@ -12,15 +12,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import debugging_hooks, default
 from torch.nn.parallel import DistributedDataParallel
 
 from hpcprof.common.errors import HpcprofError, UsageError
-from hpcprof.workloads.capture import annotate
-from hpcprof.workloads.ddp.fault_injection import (
-    Arithmetic,
-    FaultInjection,
-    Ground,
-    Hook,
-    LateSums,
-    layers_of,
-)
+from hpcprof.workloads.ddp.fault_injection import Arithmetic, FaultInjection, Ground, LateSums, layers_of
 from hpcprof.workloads.ddp.faults import parse_faults
 from hpcprof.workloads.ddp.options import TrainingParameters
 from hpcprof.workloads.ddp.program import Program, configured_ddp, ddp_replaced_by
@@ -90,8 +82,8 @@ def make_trainer(
             model = ddp(model, device_ids=ids, bucket_cap_mb=parameters.bucket_cap_mb)
     sums = None
     if parameters.comm_hook != "builtin":
-        sums = LateSums(_annotate_hook(_HOOKS[parameters.comm_hook]))
-        model.register_comm_hook(None, _as_hook(sums))
+        sums = LateSums(_HOOKS[parameters.comm_hook])
+        model.register_comm_hook(sums, _sum)
     optimizer = program.get_optimizer(model.parameters())
     arithmetic = Arithmetic(parameters.precision, device)
     ground = Ground(dist.get_rank(), device, layers_of(model.module), optimizer, arithmetic, sums)
@@ -106,24 +98,11 @@ def make_trainer(
     )
 
 
-def _annotate_hook(hook: Hook) -> Hook:
-    """Return the hook with a profiler range around the launch of the communication of each bucket."""
-
-    def annotated(state: Any, bucket: Any) -> Any:
-        with annotate(f"allreduce {bucket.index()}"):
-            return hook(state, bucket)
-
-    return annotated
-
-
-def _as_hook(sums: LateSums) -> Hook:
-
-    # DDP checks these annotations.
-    def hook(state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        future: torch.futures.Future[torch.Tensor] = sums.start(state, bucket)
-        return future
-
-    return hook
+# DDP checks these annotations.
+def _sum(sums: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    assert isinstance(sums, LateSums)
+    future: torch.futures.Future[torch.Tensor] = sums.start(None, bucket)
+    return future
 
 
 def batches(loader: Any, steps: int) -> Iterator[Any]:

@@ -71,21 +71,18 @@ class KubernetesClient(SchedulerClient):
     def cancel(self, *runs: Run) -> None:
         """Delete the MPIJobs and wait until their pods have ended; an MPIJob that has ended is kept."""
         for run in runs:
-            self._cancel(run)
-
-    def _cancel(self, run: Run) -> None:
-        present = self.poll([run])[run.id]
-        if present.state.ended:
-            return
-        if present.state is JobState.UNKNOWN:
-            raise SchedulerError(f"{run.id} was not cancelled: {present.reason}")
-        mark = mark_cancelled(run)
-        name, wait = _name(run), f"--timeout={_DELETE_SECONDS:.0f}s"
-        objects = (f"mpijobs.kubeflow.org/{name}", f"configmap/{name}")
-        result = _kubectl(run, "delete", *objects, "--ignore-not-found", "--cascade=foreground", wait)
-        if result.exit_code != 0:
-            mark.unlink()
-            raise SchedulerError(f"{run.id} was not cancelled: {last_line(result.stderr)}")
+            present = self.poll([run])[run.id]
+            if present.state.ended:
+                continue
+            if present.state is JobState.UNKNOWN:
+                raise SchedulerError(f"{run.id} was not cancelled: {present.reason}")
+            mark = mark_cancelled(run)
+            name, wait = _name(run), f"--timeout={_DELETE_SECONDS:.0f}s"
+            objects = (f"mpijobs.kubeflow.org/{name}", f"configmap/{name}")
+            result = _kubectl(run, "delete", *objects, "--ignore-not-found", "--cascade=foreground", wait)
+            if result.exit_code != 0:
+                mark.unlink()
+                raise SchedulerError(f"{run.id} was not cancelled: {last_line(result.stderr)}")
 
 
 def status_from_objects(run: Run, objects: "Mapping[str, Objects]") -> JobStatus:

@@ -23,6 +23,10 @@ class Bucket:
     def __init__(self, number: int, last: bool) -> None:
         self.number, self._last = number, last
 
+    def index(self) -> int:
+        """Return its number."""
+        return self.number
+
     def buffer(self) -> torch.Tensor:
         """Return the gradients."""
         return torch.full((2,), float(self.number))

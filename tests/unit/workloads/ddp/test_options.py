@@ -16,8 +16,7 @@ from hpcprof.submit.rendering.job_scripts import render_scripts
 from hpcprof.submit.sites.files import load_site
 from hpcprof.workloads import catalogue
 from hpcprof.workloads.ddp.benchmark import captured_by_default, check_cuda_version, middle_steps
-from hpcprof.workloads.ddp.model_file import check_model_file
-from hpcprof.workloads.ddp.options import TrainingParameters, parse
+from hpcprof.workloads.ddp.options import TrainingParameters, check_model_file, parse
 from tests.jobs import make_job
 
 MODEL = """
