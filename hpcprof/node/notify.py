@@ -199,8 +199,7 @@ class ReportedJob:
             text += "; hpcprof status %s says which ranks hold it up" % facts["run"]
         document = dict(facts, event=event, time=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
         if event == "ended":
-            code = self._read("finished")
-            document["exit_code"] = _number(code)
+            document["exit_code"] = _number(self._read("finished"))
             document["first_failed_rank"] = self._first_failed()
         return dict(document, text=_line(text))
 

@@ -258,7 +258,6 @@ def install(torch: Any, pulse: Any) -> None:
     spans = [span.partition("-") for span in ranks.split(",") if span]
     chosen = not spans or any(int(low) <= pulse.rank <= int(high or low) for low, _, high in spans)
     numbers = {int(step) for step in steps.split(",") if step.isdigit()} if chosen else set()
-    world = int(os.environ.get("WORLD_SIZE") or 1)
-    history = MemoryHistory(torch, pulse.run, pulse.rank, numbers, world)
+    history = MemoryHistory(torch, pulse.run, pulse.rank, numbers, int(os.environ.get("WORLD_SIZE") or 1))
     pulse.on_end.append(history.ended)
     history.start()

@@ -78,8 +78,7 @@ def judge_node(output: str) -> list[CheckResult]:
 
 
 def _processes(node: str, facts: dict[str, list[str]]) -> CheckResult:
-    tools = {*facts.get("tool", ())}
-    if "python3" not in tools:
+    if "python3" not in {*facts.get("tool", ())}:
         remedy = "Install Python 3.6 or later on the nodes."
         return broken(f"{node} has no python3, so that no run is seen to stall there.", remedy)
     if missing := facts.get("unreadable"):
@@ -97,8 +96,7 @@ def _stacks(node: str, facts: dict[str, list[str]]) -> CheckResult:
         scope = (facts.get("scope") or [""])[0]
         reason = f" (ptrace_scope is {scope})" if scope else ""
         observation = f"{' and '.join(refused)} may not look into processes on {node}{reason}: {lost}."
-        remedy = "Ask the operators for sysctl kernel.yama.ptrace_scope=0 on the nodes."
-        return warning(observation, remedy)
+        return warning(observation, "Ask the operators for sysctl kernel.yama.ptrace_scope=0 on the nodes.")
     observation = f"{node} has none of eu-stack, gdb and py-spy: {lost}."
     return warning(observation, "Install eu-stack (elfutils), gdb or py-spy on the nodes.")
 

@@ -344,8 +344,7 @@ def _with_devices_of_ranks(site: Site, job: Job, scheduler: Scheduler) -> Site:
         devices = [
             ",".join(remaining[i : i + count]) for i in range(0, len(remaining) - count + 1, count or 1)
         ]
-    affinity = msgspec.structs.replace(site.affinity, devices=devices)
-    return msgspec.structs.replace(site, affinity=affinity)
+    return msgspec.structs.replace(site, affinity=msgspec.structs.replace(site.affinity, devices=devices))
 
 
 def _with_tool_paths(words: tuple[str, ...], tools: Mapping[str, str]) -> tuple[str, ...]:

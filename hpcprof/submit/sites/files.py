@@ -218,8 +218,7 @@ def _walltimes(site: Site) -> Iterator[tuple[str, str]]:
 
 
 def _core_problem(site: Site, cores: str) -> str:
-    spans = [_SPAN.fullmatch(part) for part in cores.split(",")]
-    if not all(spans):
+    if not all(map(_SPAN.fullmatch, cores.split(","))):
         return "write core numbers and spans, as in 0-7,32-39"
     numbers = core_numbers(cores)
     reserved = numbers & set(site.node.reserved_cores)

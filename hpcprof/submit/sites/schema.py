@@ -34,8 +34,7 @@ def site_schema() -> dict[str, Any]:
     for name in BUILT_IN:
         keys = find_scheduler(name).keys
         if keys.__struct_fields__:
-            described = descriptions(import_module(keys.__module__))
-            definitions = _schema(keys, described)["$defs"]
+            definitions = _schema(keys, descriptions(import_module(keys.__module__)))["$defs"]
             site["properties"][name] = definitions.pop(keys.__name__)
             schema["$defs"].update(definitions)
     site["anyOf"] = [{"required": ["scheduler"]}, {"required": ["extends"]}]
@@ -58,8 +57,7 @@ def _schema(model: type[msgspec.Struct], described: Mapping[str, Mapping[str, st
 
 def descriptions(module: ModuleType) -> dict[str, dict[str, str]]:
     """Return the text under each field of a module's models, by model and field."""
-    tree = ast.parse(inspect.getsource(module))
-    models = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+    models = [node for node in ast.parse(inspect.getsource(module)).body if isinstance(node, ast.ClassDef)]
     return {model.name: dict(_described_keys(model)) for model in models}
 
 

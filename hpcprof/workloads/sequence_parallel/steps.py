@@ -44,8 +44,7 @@ class Block(torch.autograd.Function):
         call: Call = ctx.call
         if call.gradient is None or gradient.data_ptr() != call.gradient.data_ptr():
             raise RuntimeError("the gradient is not in the memory that the peers read")
-        gradients = call.mode.backward(call.index, call.timer)
-        return (*(tensor.detach() for tensor in gradients), None)
+        return (*(tensor.detach() for tensor in call.mode.backward(call.index, call.timer)), None)
 
 
 @dataclass(frozen=True)

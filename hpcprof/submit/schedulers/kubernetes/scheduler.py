@@ -69,8 +69,7 @@ _PLAIN_TEXT = re.compile(
 
 def yaml_value(value: object) -> str:
     """Return a value as JSON for YAML, which has no surrogate pairs, in printable ASCII on one line."""
-    text = json.dumps(value, ensure_ascii=False)
-    return _SPECIAL.sub(lambda match: f"\\U{ord(match[0]):08x}", text)
+    return _SPECIAL.sub(lambda match: f"\\U{ord(match[0]):08x}", json.dumps(value, ensure_ascii=False))
 
 
 def pod_argument(text: str) -> str:

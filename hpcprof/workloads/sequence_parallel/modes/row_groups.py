@@ -62,8 +62,7 @@ def peer_groups(peers: int, rows: int) -> list[RowGroups]:
     total = peers * rows
     if not total:
         return [()]
-    pairs = [(cut, total - cut) for cut in tile_cuts(total)]
-    return list(dict.fromkeys([(rows,) * peers, (total,), *pairs]))
+    return list(dict.fromkeys([(rows,) * peers, (total,), *[(cut, total - cut) for cut in tile_cuts(total)]]))
 
 
 def tile_cuts(rows: int) -> list[int]:
