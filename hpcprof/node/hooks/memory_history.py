@@ -84,13 +84,12 @@ class MemoryHistory:
             return
         with suppress(Exception):
             self._ask()
-            total = self._torch.cuda.get_device_properties(device).total_memory
             self._write_failed(
                 event="out_of_memory",
                 device=int(device),
                 asked_bytes=int(size),
                 free_bytes=int(free),
-                device_bytes=int(total),
+                device_bytes=int(self._torch.cuda.get_device_properties(device).total_memory),
                 module=self._modules.current(),
             )
             until = time.monotonic() + _ANSWER_S

@@ -167,9 +167,7 @@ class KubernetesScheduler(Scheduler):
 
 def pod_directory(run_directory: Path, mount: Path) -> Path:
     """Return the run directory in the pods: the same path if the volume is mounted here too."""
-    if run_directory.is_relative_to(mount):
-        return run_directory
-    return mount / run_directory.name
+    return run_directory if run_directory.is_relative_to(mount) else mount / run_directory.name
 
 
 def _resources(job: Job) -> dict[str, str]:
