@@ -34,15 +34,7 @@ def wrong(parameters: PointParameters, world: World) -> list[str]:
             step.poison()
             outputs = step(index, UntimedPhases())
             forward = index if parameters.forward else 0
-            check = correctness.check(
-                buffers,
-                outputs,
-                world.comm,
-                dtype=parameters.dtype,
-                seed=parameters.seed,
-                index=index,
-                forward=forward,
-            )
+            check = correctness.check(parameters, buffers, outputs, world.comm, index, forward)
             sentence = correctness.error_message(world.comm.allgather(check))
             if sentence:
                 found.append(f"{name}, step {index}: {sentence}")

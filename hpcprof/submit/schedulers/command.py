@@ -102,15 +102,13 @@ def _run_on_host(
     if (remote := remote_runs.get()) is None:
         return None
     host, runs_dir = remote
-    here, there = f"{from_root(runs_dir)}/", f"{host.folder('.')}/"
+    copies, folder = f"{from_root(runs_dir)}/", f"{host.folder('.')}/"
     # Slurm's options for logs double the per cent sign.
-    words = [
-        word.replace(here, there).replace(here.replace("%", "%%"), there.replace("%", "%%")) for word in words
-    ]
+    doubled, doubled_folder = copies.replace("%", "%%"), folder.replace("%", "%%")
+    words = [word.replace(copies, folder).replace(doubled, doubled_folder) for word in words]
     result = host.run(words, str(directory or ""), variables, UNSET_OPTIONS, seconds)
-    return replace(
-        result, stdout=result.stdout.replace(there, here), stderr=result.stderr.replace(there, here)
-    )
+    output, errors = (text.replace(folder, copies) for text in (result.stdout, result.stderr))
+    return replace(result, stdout=output, stderr=errors)
 
 
 def run_scheduler_command(

@@ -161,7 +161,6 @@ def _check(
 ) -> tuple[Correctness, int | None]:
     """Run a step on poisoned memory with each copy of the weights; return the worst check and peak bytes."""
     on_gpu = world.device.type == "cuda"
-    dtype, seed = parameters.dtype, parameters.seed
     checks, peaks = [], []
     for index in range(min(steps, len(buffers.weights.first))):
         step.poison()
@@ -176,11 +175,7 @@ def _check(
             peaks.append(torch.cuda.max_memory_allocated())
         # Without the forward, all steps compute the gradients of the first one.
         forward = index if parameters.forward else 0
-        checks.append(
-            correctness.check(
-                buffers, outputs, world.comm, dtype=dtype, seed=seed, index=index, forward=forward
-            )
-        )
+        checks.append(correctness.check(parameters, buffers, outputs, world.comm, index, forward))
     return correctness.worst(checks), max(peaks, default=None)
 
 

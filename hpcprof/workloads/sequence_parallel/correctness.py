@@ -9,6 +9,7 @@ from mpi4py import MPI
 
 from hpcprof.workloads.schema import Correctness
 from hpcprof.workloads.sequence_parallel.buffers import Buffers, finite
+from hpcprof.workloads.sequence_parallel.parameters import PointParameters
 from hpcprof.workloads.sequence_parallel.steps import Outputs
 
 # Bounds of the relative norm. They are far above the rounding errors of float32 sums, of 11 bits of mantissa
@@ -23,25 +24,18 @@ _SAMPLED_ROWS = 64
 
 
 def check(
-    buffers: Buffers,
-    outputs: Outputs,
-    comm: Any,
-    *,
-    dtype: str,
-    seed: int,
-    index: int = 0,
-    forward: int | None = None,
+    parameters: PointParameters, buffers: Buffers, outputs: Outputs, comm: Any, index: int, forward: int
 ) -> Correctness:
     """Check the results of a step that started on poisoned memory; a collective call over ``comm``.
 
     Each rank samples rows of its own shard. All ranks multiply all sampled rows by their own parts of the
     weights in float64; MPI, not the process group under test, distributes the rows and sums the products.
     Gradients of the weights sum over all rows, so single entries of them are compared. ``buffers`` are the
-    weights, and the data with which the step began; ``dtype`` selects the bound, ``seed`` the sample, and the
-    step's ``index`` the input, the gradient and the copy of the weights.
-    ``forward`` is the index of the forward step to which the gradients belong, if it is another one.
+    weights, and the data with which the step began. The type in ``parameters`` selects the bound, and their
+    seed the sample; the step's ``index`` the input, the gradient and the copy of the weights. ``forward`` is
+    the index of the forward step to which the gradients belong.
     """
-    reference = _Reference(buffers, comm, seed, index, index if forward is None else forward)
+    reference = _Reference(buffers, comm, parameters.seed, index, forward)
     errors = [] if outputs.output is None else [reference.error_of_output(outputs.output)]
     if outputs.gradients is not None:
         errors += reference.errors_of_gradients(*outputs.gradients)
@@ -49,7 +43,8 @@ def check(
     whole = all(finite(tensor) for tensor in outputs.tensors())
     # max() would skip NaN, which compares as neither smaller nor larger.
     error = max(errors) if whole and not any(math.isnan(e) for e in errors) else math.nan
-    return Correctness(error < BOUNDS[dtype], error, BOUNDS[dtype], len(reference.rows), REFERENCE)
+    bound = BOUNDS[parameters.dtype]
+    return Correctness(error < bound, error, bound, len(reference.rows), REFERENCE)
 
 
 class _Reference:

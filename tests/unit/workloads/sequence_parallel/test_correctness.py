@@ -40,7 +40,7 @@ def checked(
     output = mode.forward(1, Timer(HostClock(), mode.phases))
     damage(buffers)
     outputs = Outputs(output, None)
-    return correctness.check(buffers, outputs, MPI.COMM_SELF, dtype=parameters.dtype, seed=0, index=1)
+    return correctness.check(parameters, buffers, outputs, MPI.COMM_SELF, 1, 1)
 
 
 def nothing(_: Buffers) -> None:
