@@ -151,13 +151,16 @@ def operation_of(name: str, kind: str) -> str:
     )
 
 
-def fit_run_network(samples: Sequence[Sample], ring: float = 0.5, latency: float = 0.5) -> Network:
-    """Return the network that explains the communication of a run.
+def fit_run_network(
+    samples: Sequence[Sample], ring: float = 0.5, latency: float = 0.5, growth: float = 1.0
+) -> Network:
+    """Return the network that explains the communication of a run, for groups ``growth`` times as large.
 
     An operation runs on a ring if the probability of that exceeds ``ring``. ``latency`` is the quantile of
     its latency among those that explain the samples: one size does not separate latency from bandwidth, so
     the usual ranges of both, and what other operations of the run take, weigh the possible ones. Both
-    arguments are 0 to 1; drawn uniformly, they give networks that the samples leave open.
+    arguments are 0 to 1; drawn uniformly, they give networks that the samples leave open. Libraries choose
+    algorithms by size and ranks: a ring that takes k times as long as a tree is k times less likely.
     """
     rows = {op: [item for item in samples if item.op == op] for op in sorted({item.op for item in samples})}
     moments = {op: _moments(_explanations(op, rows[op], ())) for op in rows}
@@ -167,10 +170,20 @@ def fit_run_network(samples: Sequence[Sample], ring: float = 0.5, latency: float
         relatives = [(mean, square + _OTHER_SPREAD**2) for at, (mean, square) in moments.items() if at != op]
         fits = _explanations(op, rows[op], relatives)
         chances = fits[..., 2].sum(axis=1)
-        at = int(chances[1] > ring)
-        place = int(np.searchsorted(fits[at, :, 2].cumsum(), latency * chances[at]))
-        hop, per_byte = np.exp(fits[at, min(place, fits.shape[1] - 1), :2]).tolist()
-        segments[op] = [Segment(_ANY_SIZE, hop, per_byte, (TREE, RING)[at])]
+        possible = []
+        for name, rows_of_name, chance in zip((TREE, RING), fits, chances.tolist(), strict=True):
+            place = int(np.searchsorted(rows_of_name[:, 2].cumsum(), latency * chance))
+            hop, per_byte = np.exp(rows_of_name[min(place, len(rows_of_name) - 1), :2]).tolist()
+            possible.append(Segment(_ANY_SIZE, hop, per_byte, name))
+        tree_ns, ring_ns = (
+            sum(segment.time(op, row.bytes, round(growth * row.ranks)) for row in rows[op])
+            for segment in possible
+        )
+        # Times on one number of ranks do not tell the algorithm: the usual ranges are too wide for that.
+        several = len({row.ranks for row in rows[op]}) > 1
+        odds = chances[1] / max(chances[0], 1e-300) if several else _RING_SHARE / (1 - _RING_SHARE)
+        odds /= max(ring_ns / tree_ns, 1.0)
+        segments[op] = [possible[int(odds > ring * (1 + odds))]]
         source = "run" if _moments(fits)[1][0] < _OTHER_SPREAD**2 else source
     return Network(segments, source)
 

@@ -50,6 +50,7 @@ NOT_MODELLED = (
     "contention between kernels and communication on more ranks",
     "topology beyond the profiled nodes: links shared across nodes, tapered networks",
     "ranks that have more neighbours than any profiled one",
+    "collectives on a ring of all ranks where a tree takes a small part of its time",
     "input, output and memory that change with the number of ranks",
 )
 _MAX_FIXED_SHARE = 0.5
@@ -183,6 +184,7 @@ class Predictor:
         self,
         generator: np.random.Generator,
         unit: Unit,
+        growth: float = 1.0,
         *,
         doubt: bool = False,
     ) -> _Model:
@@ -192,7 +194,7 @@ class Predictor:
             unit,
             noise_of(self._work(unit), self._names, generator, doubt),
             np.nanmean(unit.own, axis=1),
-            self._network(unit, ring, latency),
+            self._network(unit, ring, latency, growth),
             dimensions=len(self._distances),
         )
 
@@ -225,7 +227,7 @@ class Predictor:
         computing: Floats = unit.lag + np.where(self._talks[:, None, None], 0.0, unit.own)
         return computing
 
-    def _network(self, unit: Unit, ring: float, latency: float) -> Network:
+    def _network(self, unit: Unit, ring: float, latency: float, growth: float) -> Network:
         samples = []
         for one in (unit, *self._others):
             sizes = {key: joint.ranks for joint in one.joints for key in joint.keys}
@@ -236,7 +238,7 @@ class Predictor:
                     op = operation_of(str(name), str(kind))
                     samples.append(Sample(op, max(float(size), 0.0), sizes[key], float(own[key])))
         timed = [sample for sample in samples if sample.own_ns > 0]
-        network = fit_run_network(timed or samples, ring, latency)
+        network = fit_run_network(timed or samples, ring, latency, growth)
         return network if self._site is None else self._site.over(network)
 
     def predict(self, ranks: int, scaling: Scaling = "weak", nodes: int | None = None) -> ScalePrediction:
@@ -246,7 +248,9 @@ class Predictor:
         """
         self._check(ranks)
         generator = np.random.default_rng(1)
-        base, model = self._base, replace(self._base, compute=self._factors(ranks, scaling))
+        base, growth = self._base, ranks / self.ranks
+        network = self._network(self.unit, 0.5, 0.5, growth)
+        model = replace(base, compute=self._factors(ranks, scaling), network=network)
         parts = self._parts(model, ranks, scaling)
         recorded = (
             self._model(np.random.default_rng(0), self._unchanged)
@@ -351,7 +355,7 @@ class Predictor:
         unit, steps = self.unit, self.unit.own.shape[2]
         chosen = generator.integers(steps, size=steps)
         resampled = replace(unit, own=unit.own[:, :, chosen], lag=unit.lag[:, :, chosen])
-        model = self._model(generator, resampled, doubt=True)
+        model = self._model(generator, resampled, ranks / self.ranks, doubt=True)
         between = model.work.between(generator)
         fixed = float(generator.uniform(0, self._fixed)) if self._fixed and scaling == "strong" else 0.0
         mean = max(1 + between * float(generator.standard_normal()) / np.sqrt(unit.units), 0.0)

@@ -247,14 +247,17 @@ def _consecutive(graph: OperationGraph) -> bool:
 
 
 def _periods(graph: OperationGraph, table: pd.DataFrame) -> Floats:
-    """Return the time of each step: to the begin of the next one, where the steps follow each other.
+    """Return the time of each step: from the end of the one before, where the steps follow each other.
 
-    The last step lasts from the last end before it to its own: ranks may begin it at different times.
+    The first step lasts until the next one begins, on the rank where that takes longest: other ranks begin
+    all steps but the first one early, and wait.
     """
     if not _consecutive(graph):
         return graph.measured
-    begin = _begins(graph, table)
-    return np.append(np.diff(begin), np.diff(begin + graph.end.max(axis=0))[-1])
+    first, second = (
+        table[table["step"] == step].groupby("rank")["start_ns"].min() for step in graph.steps[:2]
+    )
+    return np.append((second - first).max(), np.diff(_begins(graph, table) + graph.end.max(axis=0)))
 
 
 def _begins(graph: OperationGraph, table: pd.DataFrame) -> Floats:

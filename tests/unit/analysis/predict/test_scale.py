@@ -255,6 +255,14 @@ def test_two_numbers_of_ranks_tell_a_ring_from_a_tree() -> None:
     assert alone == [RING, "tree"]
 
 
+@pytest.mark.parametrize(
+    ("size", "growth", "algorithm"), [(8.0, 4, RING), (8.0, 64, "tree"), (1e9, 64, RING)]
+)
+def test_a_ring_that_is_far_slower_than_a_tree_is_not_drawn(size: float, growth: int, algorithm: str) -> None:
+    rows = [Sample("AllReduce", size, 4, Segment(0, LATENCY, PER_BYTE).time("AllReduce", size, 4))]
+    assert fit_run_network(rows, 0.05, growth=growth).segments["AllReduce"][0].algorithm == algorithm
+
+
 def test_break_points_of_a_measured_network_are_found_and_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -349,8 +357,14 @@ def two_stages(first: int) -> dict[int, list[tuple[str, float, float, int]]]:
     }
 
 
-def test_ranks_that_compute_between_messages_are_stages_of_a_pipeline() -> None:
-    predictor = Predictor(timeline(two_stages(0) | two_stages(2)))
+@pytest.mark.parametrize("cold", [False, True])
+def test_ranks_that_compute_between_messages_are_stages_of_a_pipeline(cold: bool) -> None:
+    table = timeline(two_stages(0) | two_stages(2))
+    if cold:
+        # Rank 1 begins the first step with rank 0, and each later one 5 ms before it.
+        table["duration_ns"] += table["start_ns"].clip(upper=0)
+        table["start_ns"] = table["start_ns"].clip(lower=0)
+    predictor = Predictor(table)
     found = predictor.predict(8)
     assert found.mesh == {"data": 4, "pipeline": 2, "tensor": 1}
     # The last step, which rank 1 begins before rank 0, is as long as the others.
