@@ -284,6 +284,8 @@ def _ways_to_nodes(arguments: Sequence[str]) -> list[str]:
 
 
 def _cpu_bind(site: Site, job: Job, written: Callable[[Sequence[str]], str]) -> list[str]:
+    if any(word.startswith(("--cpu-bind", "--cpu_bind")) for word in job.launcher_args):
+        return []
     cores = site.launcher.cpu_bind
     if cores and job.ranks_per_node == len(cores):
         return [f"--cpu-bind={written(cores)}"]

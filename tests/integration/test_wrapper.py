@@ -920,8 +920,12 @@ def test_an_error_of_a_function_that_succeeds_is_noted(tmp_path: Path) -> None:
         "ml",
         "ml 7",
         f". {tmp_path}/modules",
-        "hello() { echo 'the ERRORS of last week: none' >&2; }",
+        "hello() { printf '%s\\n' 'the ERRORS of last week: none' 'no ERROR.' '0 ERROR: all is well' >&2; }",
         "hello",
+        "spack() { echo '==> Error: Spec matches no installed packages.' >&2; }",
+        "spack load hdf5",
+        "modulecmd() { echo 'ModuleCmd_Load.c(213):ERROR:105: no modulefile' >&2; }",
+        "modulecmd",
         "sh -c 'echo ERROR: a warning of pip >&2'",
         "module load last",
     ]
@@ -934,6 +938,8 @@ def test_an_error_of_a_function_that_succeeds_is_noted(tmp_path: Path) -> None:
         "ml failed: Lmod has detected the following error: unknown",
         "ml 7 failed: Lmod has detected the following error: unknown",
         f". {tmp_path}/modules failed: ERROR: Unable to locate a modulefile for 'inner'",
+        "spack load hdf5 failed: ==> Error: Spec matches no installed packages.",
+        "modulecmd failed: ModuleCmd_Load.c(213):ERROR:105: no modulefile",
         "module load last failed: ERROR: Unable to locate a modulefile for 'last'",
     ]
 

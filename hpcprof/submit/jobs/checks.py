@@ -35,6 +35,10 @@ _OWN_DEVICE = re.compile(
 
 _PASSED_OPTION = re.compile(rf"-[A-Za-z] ?({_VALUE})?|--[a-z][a-z0-9-]*([= ]{_VALUE})?")
 _STEPS = re.compile(r"(?P<first>\d{1,9})(?:-(?P<last>\d{1,9}))?")
+_SHAPE = re.compile(r"-[nN]\d*|--?(np|ppn|nodes|ntasks|ntasks-per-node|tasks-per-node|nrs|rs_per_host)(=.*)?")
+"""Options of launchers for the numbers of nodes and ranks."""
+_RANK_CPUS = re.compile(r"-c\d*|--(cpus-per-task|cores-per-task|cpu_per_rs|depth)(=.*)?")
+"""Options of launchers for the CPUs of a rank."""
 _MAKERS = {Vendor.AMD: "AMD", Vendor.INTEL: "Intel", Vendor.NVIDIA: "NVIDIA"}
 
 
@@ -258,6 +262,10 @@ def _check_launcher(job: Job, site: Site, scheduler: Scheduler) -> None:
     for word in {":", "--multi-prog"}.intersection([*launcher.arguments, *(job.arguments if starts else ())]):
         several = f"{word} is for several programs, and a run starts one"
         raise UsageError(f"{several}; let each rank choose: {BY_RANK}.", "program", "launcher_args")
+    for word in job.launcher_args:
+        if _SHAPE.fullmatch(word) or (job.cpus_per_rank and _RANK_CPUS.fullmatch(word)):
+            options = "--nodes, --ranks-per-node and --cpus-per-rank"
+            raise UsageError(f"--launcher-arg {word}: {options} set it, for the job too.", "launcher_args")
     if job.nodes == 1:
         return
     if not LAUNCHERS[launcher.name].several_nodes:

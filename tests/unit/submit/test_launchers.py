@@ -184,6 +184,23 @@ def test_options_of_the_launcher_follow_those_of_the_site() -> None:
         )
 
 
+@pytest.mark.parametrize("name", ["lumi", "perlmutter", "polaris"])
+def test_the_users_binding_replaces_that_of_the_site(name: str) -> None:
+    site = load_site(name)
+    binding = "--cpu-bind=none"
+    job = make_job(
+        site,
+        arguments=["x"],
+        account="a",
+        queue=site.queue or next(iter(site.queues)),
+        ranks_per_node=len(site.affinity.devices) or 4,
+        options={"filesystems": "home"} if name == "polaris" else {},
+        launcher_args=[binding, "--cpus-per-task=4"],
+    )
+    words = launch_command(site, job)
+    assert [word for word in words if word.startswith("--cpu-bind")] == [binding]
+
+
 def test_srun_has_the_cpus_of_a_rank_also_where_no_directive_asked_for_them() -> None:
     # In the allocation of run --here; with the option it also minds no variables of another number.
     site = load_site("generic-slurm")

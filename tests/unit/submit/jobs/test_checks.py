@@ -264,6 +264,15 @@ def test_a_script_that_takes_the_gpu_of_its_rank_is_told_where_a_rank_sees_one(
     assert not found or found[0].startswith("train.py, line 2, takes a GPU by LOCAL_RANK, but on polaris")
 
 
+@pytest.mark.parametrize(
+    "words", [["-n", "3"], ["-n3"], ["--ntasks=3"], ["-ppn", "2"], ["-c4"], ["--cpus-per-task=4"]]
+)
+def test_an_option_of_the_launcher_that_the_job_sets_itself_is_refused(words: list[str]) -> None:
+    site = load_site("generic-slurm")
+    with pytest.raises(UsageError, match=rf"--launcher-arg {words[0]}: .* --cpus-per-rank set it"):
+        make_job(site, arguments=["a"], ranks_per_node=2, cpus_per_rank=2, launcher_args=words)
+
+
 def test_several_programs_in_one_launch_are_refused() -> None:
     site = load_site("generic-slurm")
     refusal = r"is for several programs.* bash -c 'case \$RANK in"
