@@ -45,6 +45,9 @@ class Runner(NamedTuple):
     subcommands: str = ""
 
 
+ENGINES = frozenset(("apptainer", "singularity", "podman-hpc", "podman", "docker"))
+"""Runners that run their words in a container of an image."""
+
 RUNNERS = {
     **dict.fromkeys(("setsid", "nohup", "catchsegv", "valgrind", "spindle", "vtune", "rocprofv3"), Runner()),
     "env": Runner("-u --unset -C --chdir"),
@@ -82,7 +85,7 @@ RUNNERS = {
     "pipenv": Runner("", 0, "run"),
     "pdm": Runner("-p --project", 0, "run"),
     **dict.fromkeys(
-        ("apptainer", "singularity", "podman-hpc", "podman", "docker"),
+        ENGINES,
         Runner(
             "-B --bind --mount -H --home --env --env-file --pwd --cwd -W --workdir -S --scratch -o --overlay"
             " --nvccli --add-caps --security --network --apply-cgroups -v --volume -e -w -u --user --name"

@@ -213,10 +213,8 @@ def _jsrun(site: Site, job: Job) -> list[str]:
     Source: OLCF's guide to Summit (systems/summit_user_guide.rst), 2026-07-22.
     """
     cores, gpus = _shares(site, job)
-    if cores:
-        sets, on_node, tasks = job.ranks, job.ranks_per_node, 1
-    else:
-        sets, on_node, tasks = job.nodes, 1, job.ranks_per_node
+    by_rank, by_node = (job.ranks, job.ranks_per_node, 1), (job.nodes, 1, job.ranks_per_node)
+    sets, on_node, tasks = by_rank if cores else by_node
     return [
         "jsrun",
         *site.launcher.arguments,
@@ -339,10 +337,7 @@ LAUNCHERS: dict[LauncherName, LauncherDescription] = {
         lambda site, job: [
             "mpiexec",
             *site.launcher.arguments,
-            "-n",
-            str(job.ranks),
-            "-ppn",
-            str(job.ranks_per_node),
+            *f"-n {job.ranks} -ppn {job.ranks_per_node}".split(),
         ],
         rank_variables=("pmi", *_MPI),  # variables of the submitting shell may come to other nodes
         on_each_node="mpiexec -n {nodes} -ppn 1",

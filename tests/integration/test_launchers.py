@@ -72,16 +72,19 @@ def test_ranks_in_a_container_have_its_path_and_the_nodes_profiler_at_its_end(
     options = load_site("generic-slurm").options
     site = msgspec.structs.replace(load_site("local"), options=options, tmpdir="", launcher=launcher)
     chosen = {"container": engine, "container_image": "image", "container_mounts": "/data:/data"}
-    job = make_job(site, arguments=["sh", "-c", 'echo "$PATH"'], options=chosen, profiler="nsys")
+    show = 'echo "$PATH"; echo "${TMPDIR%/*}"'
+    job = make_job(site, arguments=["sh", "-c", show], options=chosen, profiler="nsys")
     job = msgspec.structs.replace(job, directory=str(tmp_path), stall_timeout=0, no_telemetry=True)
     for name, text in render_scripts(site, job, run, ["hpcprof"]).items():
         (run / name).parent.mkdir(parents=True, exist_ok=True)
         (run / name).write_text(text)
-    environment = {"PATH": f"{tools}:{os.environ['PATH']}", "HOME": str(tmp_path)}
+    environment = {"PATH": f"{tools}:{os.environ['PATH']}", "HOME": str(tmp_path), "TMPDIR": f"{run}/none"}
     # The stand-in of nsys writes no profile.
     subprocess.run(["bash", run / "job.sh"], env=environment, check=False, capture_output=True, timeout=60)
-    path = (run / "logs/rank00000.out").read_text()
-    assert path == f"{image}:/usr/bin:/bin:/opt/hpcprof-profiler/bin\n"
+    path, temporary = (run / "logs/rank00000.out").read_text().splitlines()
+    assert path == f"{image}:/usr/bin:/bin:/opt/hpcprof-profiler/bin"
+    # The folder of the node is not in the container.
+    assert temporary == "/tmp"
     words = (tmp_path / "words").read_text()
     for mount in (f"{run}:{run}", f"{tmp_path}:{tmp_path}", f"{nsight}:/opt/hpcprof-profiler", "/data:/data"):
         assert mount in words

@@ -830,6 +830,21 @@ def test_a_script_that_traps_the_warning_gets_it(tmp_path: Path) -> None:
         assert (tmp_path / "logs/rank00000.out").read_text() == "trapped\n"
 
 
+def test_a_script_that_traps_the_warning_gets_it_where_its_runner_would_end(tmp_path: Path) -> None:
+    # conda waits for the program, as does the shell that it starts.
+    (tmp_path / "conda").write_text('#!/bin/sh\nshift 3\nkill -s USR1 $$\n"$@"\nexit $?\n')
+    (tmp_path / "rank.sh").write_text("#!/bin/bash\ntrap 'echo trapped; exit 3' USR1\nkill -s USR1 $$\n")
+    for name in ("conda", "rank.sh"):
+        (tmp_path / name).chmod(0o755)
+    asked = job(
+        nodes=1, ranks_per_node=1, arguments=["conda", "run", "-n", "a", "./rank.sh"], signal="USR1@60"
+    )
+    asked = msgspec.structs.replace(asked, directory=str(tmp_path))
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    assert start_job(tmp_path, asked, [], **environment).wait() == 3
+    assert (tmp_path / "logs/rank00000.out").read_text() == "trapped\n"
+
+
 def test_a_trap_in_a_script_that_another_one_calls_gets_the_warning(tmp_path: Path) -> None:
     (tmp_path / "outer.sh").write_text(f"#!/bin/bash\nkill -s USR1 $$\n{tmp_path}/inner.sh\necho $own ends\n")
     (tmp_path / "inner.sh").write_text("#!/bin/bash\ntrap 'echo trapped' USR1\nkill -s USR1 $$\n")

@@ -19,7 +19,7 @@ from hpcprof.common.decode import open_regular
 from hpcprof.common.errors import UsageError
 from hpcprof.common.masking import masked_command
 from hpcprof.common.yaml_file import read_document
-from hpcprof.node.program_words import LAUNCHERS, PYTHON, Command, commands, launcher_of, module_of
+from hpcprof.node.program_words import ENGINES, LAUNCHERS, PYTHON, Command, commands, launcher_of, module_of
 from hpcprof.runs.job import Job
 from hpcprof.runs.job_name import launcher_options
 from hpcprof.submit.sites.model import Site
@@ -160,6 +160,13 @@ def scripts_of(job: Job) -> Iterator[tuple[str, str]]:
             text = file.read(_SCRIPT_BYTES).decode("latin-1")
             if text.startswith("#!") or not (is_program or name.endswith((".py", "akefile"))):
                 yield name, text
+
+
+def words_of_runners(job: Job) -> int:
+    """Return the number of words of a job's command before the one that runners outside images run."""
+    chains = [command.before for command in commands(job.arguments, job.directory)]
+    words = max((chain for chain in chains if [*chain] == job.arguments[: len(chain)]), key=len, default=())
+    return 0 if job.workload or ENGINES.intersection(words) else len(words)
 
 
 def launcher_remarks(job: Job, site: Site) -> list[str]:

@@ -26,7 +26,7 @@ from hpcprof.runs.rank_selection import place_conditions, rank_spans
 from hpcprof.submit import launchers
 from hpcprof.submit.container.ranks import PROFILER_FOLDER, PROFILER_ROOT, container_words, uses_container
 from hpcprof.submit.jobs.walltime import capture_lead, early_signal, format_walltime, warning_of
-from hpcprof.submit.jobs.workers import scripts_of
+from hpcprof.submit.jobs.workers import scripts_of, words_of_runners
 from hpcprof.submit.profilers import base, find_profiler
 from hpcprof.submit.profilers.base import OnNode, PerfEvents, Versioned, target_of
 from hpcprof.submit.profilers.torch_profiler import start_of_python
@@ -118,6 +118,8 @@ class ScriptValues(msgspec.Struct, frozen=True, kw_only=True):
     """The signal before the limit, whoever sends it."""
     has_traps: bool = False
     """True if a script that the program starts has a trap."""
+    runner_words: int = 0
+    """The number of words of runners before such a script, as in ``conda run -n env``."""
     warning: tuple[str, int] = ("", 0)
     """The signal that job.sh sends ahead of the limit, and its seconds; empty and 0 for none."""
     withheld_signals: Sequence[str] = ("XCPU",)
@@ -226,7 +228,8 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
         command_line=shlex.join(rendering.command_line),
         directives=(directives := scheduler.directives(site, job)),
         early_signal=(signal := early_signal(job.signal, directives)),
-        has_traps=bool(signal) and any("trap " in text for _, text in scripts_of(job)),
+        has_traps=(traps := bool(signal) and any("trap " in text for _, text in scripts_of(job))),
+        runner_words=words_of_runners(job) if traps and signal != "TERM" else 0,
         launch=[*rendering.launch, *container_words(site, job, rendering.run_directory)],
         in_container=uses_container(job),
         launcher=site.launcher.name.value if rendering.launch else "none",

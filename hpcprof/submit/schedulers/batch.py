@@ -117,15 +117,14 @@ class BatchClient(SchedulerClient):
         since = datetime.now(timezone.utc) - _DEPENDENCY_AGE
         records = ask_again_while_silent(lambda: self.scheduler.states(job_ids, since))
         for job_id in job_ids:
-            record = records.get(job_id)
+            record, job = records.get(job_id), f"job {job_id}, which this one must wait for"
             if record is None:
-                sentence = f"job {job_id}, which this one must wait for, is unknown to the scheduler."
-                raise SchedulerError(sentence)
+                raise SchedulerError(f"{job}, is unknown to the scheduler.")
             if record.state is JobState.UNKNOWN and record.submitted_seconds is None:
-                raise SchedulerError(f"job {job_id}, which this one must wait for: {record.reason}")
+                raise SchedulerError(f"{job}: {record.reason}")
             if record.state.ended and record.state is not JobState.COMPLETED:
                 how = f"{record.state.value} {record.reason}".strip()
-                raise SchedulerError(f"job {job_id}, which this one must wait for, has not succeeded: {how}.")
+                raise SchedulerError(f"{job}, has not succeeded: {how}.")
         awaited = [job_id for job_id in job_ids if not records[job_id].state.ended]
         self.scheduler.check_awaited(awaited)
         return awaited

@@ -237,10 +237,8 @@ _RUNNING_STATES = {"RUN": "", "CLEANUP": "ending: its last processes and the epi
 def _record(job: Mapping[str, Any], now: float) -> Record:
     state = job.get("state")
     if state in _WAITING_STATES:
-        is_held = job.get("urgency") == 0
-        return Record(
-            JobState.QUEUED, "held: flux job urgency JOB default releases it" if is_held else _waits_for(job)
-        )
+        held = "held: flux job urgency JOB default releases it" if job.get("urgency") == 0 else ""
+        return Record(JobState.QUEUED, held or _waits_for(job))
     if state in _RUNNING_STATES:
         return Record(JobState.RUNNING, _RUNNING_STATES[state])
     if state != "INACTIVE":

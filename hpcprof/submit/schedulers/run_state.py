@@ -90,10 +90,8 @@ def _from_record(run: Run, record: Record) -> JobStatus:
         return JobStatus(JobState.CANCELLED, record.reason or canceller or "", record.exit_code)
     if record.state is not JobState.UNKNOWN and canceller is not None:
         return JobStatus(record.state, "being cancelled")
-    if record.state is JobState.QUEUED and (reason_text := _requeued_because(run, record)):
-        return JobStatus(
-            record.state, f"queued again after {reason_text}; {record.reason}".removesuffix("; ")
-        )
+    if record.state is JobState.QUEUED and (cause := _requeued_because(run, record)):
+        return JobStatus(record.state, f"queued again after {cause}; {record.reason}".removesuffix("; "))
     return JobStatus(record.state, record.reason, record.exit_code)
 
 
@@ -187,9 +185,8 @@ def _without_record(run: Run) -> JobStatus:
         state = JobState.RUNNING if started else _last_sign(run)[0]
         return JobStatus(state, "the scheduler does not list it; its finished file has not arrived yet")
     if name := run.state_file("terminated"):
-        return JobStatus(
-            JobState.CANCELLED, f"by SIG{name}; the scheduler does not list it", provisional=True
-        )
+        reason = f"by SIG{name}; the scheduler does not list it"
+        return JobStatus(JobState.CANCELLED, reason, provisional=True)
     how = "left no finished file" if started or not records(run, "started") else "never started"
     reason = f"ended without a record: the scheduler does not list it, and it {how}"
     return JobStatus(JobState.FAILED, reason, provisional=True)
@@ -223,9 +220,8 @@ def status_of_submission(run: Run) -> JobStatus:
     alive = intent.alive()
     if alive or (alive is None and intent.age_seconds() < SUBMITTING_SECONDS):
         return JobStatus(JobState.QUEUED, f"being submitted by {client}; the scheduler does not list it yet")
-    return JobStatus(
-        JobState.FAILED, f"{client} ended while it submitted the run, and the scheduler has no job of it"
-    )
+    reason = f"{client} ended while it submitted the run, and the scheduler has no job of it"
+    return JobStatus(JobState.FAILED, reason)
 
 
 def records(run: Run, fact: str) -> bool:

@@ -492,13 +492,10 @@ def parse_squeue(code: int, out: str, error: str, now: float) -> Mapping[str, Re
         if len(values) == 5:  # a line "CLUSTER: name" comes before another cluster's jobs
             job_id, state, status, end, columns = values
             record = _record(state, columns[:_REASON].strip(), _from_wait_status(status), end, now)
-            submitted, script = (
-                columns[_REASON:][:_SUBMITTED].strip(),
-                columns[_REASON + _SUBMITTED :].strip(),
-            )
-            records[job_id] = replace(
-                record, script=script, submitted_seconds=seconds_since(submitted, _TIME, now)
-            )
+            columns = columns[_REASON:]
+            submitted = seconds_since(columns[:_SUBMITTED].strip(), _TIME, now)
+            script = columns[_SUBMITTED:].strip()
+            records[job_id] = replace(record, script=script, submitted_seconds=submitted)
     return _by_member(records)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from hpcprof.common.errors import UsageError
 from hpcprof.submit.jobs.checks import remarks
-from hpcprof.submit.jobs.workers import workers_of
+from hpcprof.submit.jobs.workers import words_of_runners, workers_of
 from hpcprof.submit.launchers import launch_command
 from hpcprof.submit.rendering.templates import render
 from hpcprof.submit.schedulers.scheduler import Rendering
@@ -237,6 +237,23 @@ def test_workers_within_one_rank_are_told_with_what_to_do(
     site = load_site("generic-slurm")
     (said,) = remarks(make_job(site, arguments=shlex.split(command), nodes=nodes), site)
     assert re.match(sentence, said)
+
+
+@pytest.mark.parametrize(
+    ("command", "count"),
+    [
+        ("conda run -n env ./train.sh", 4),
+        ("env A=b uv run train.py", 4),
+        ("./train.sh env", 0),
+        ("bash -c 'conda run -n env ./train.sh'", 0),
+        ("conda run -n env apptainer exec image ./train.sh", 0),
+    ],
+)
+def test_the_words_of_runners_before_a_program_are_counted_outside_of_images(
+    command: str, count: int
+) -> None:
+    asked = make_job(load_site("generic-slurm"), arguments=shlex.split(command))
+    assert words_of_runners(asked) == count
 
 
 @pytest.mark.parametrize("program", ["bash job.slurm", "./job.slurm", "nice bash -e job.slurm 3"])
