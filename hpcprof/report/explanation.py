@@ -290,9 +290,7 @@ def _nothing(explanation: Explanation) -> str:
     nothing = f"Nothing was found that would shorten {whole} by {LEAST_ESTIMATE_PCT:.0f} % or more."
     compute = explanation.step.compute_pct or 0.0
     if compute >= _MOSTLY_COMPUTE and not explanation.step.is_alone:
-        nothing += (
-            f" Compute takes {compute:.0f} % of it: what remains is to compute faster (--analysis kernels)."
-        )
+        nothing += f" Compute takes {compute:.0f} % of it: what remains is to compute faster."
     if kernel := explanation.step.kernel:
         nothing += f" {visible(kernel.name)} takes {kernel.share_pct:.0f} % of it"
         if explanation.step.source != CAPTURE:

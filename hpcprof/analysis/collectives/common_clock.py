@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import msgspec
 import numpy as np
 
-from hpcprof.analysis.collectives.clock_alignment import AlignedClocks, ClockKey
+from hpcprof.analysis.collectives.clock_alignment import MIN_COLLECTIVES, AlignedClocks, ClockKey
 from hpcprof.profiles.timeline import Floats, Ints
 
 
@@ -71,10 +71,18 @@ def connect(aligned: Iterable[Aligned]) -> list[Alignment]:
     """Connect the aligned clocks of communicators that share ranks; the largest connected part comes first.
 
     The communicator with the most ranks gives the common clock of its part, so that times on it differ as
-    `hpcprof.analysis.collectives.skew` has them. The others follow in the order of their uncertainty, each
+    `hpcprof.analysis.collectives.skew` has them; one with few collectives only if no other does. The others follow in the order of their uncertainty, each
     through one rank that it shares with those before.
     """
-    sets = sorted(aligned, key=lambda group: (-len(group[0]), -group[1].collectives, tuple(group[0])))
+    sets = sorted(
+        aligned,
+        key=lambda group: (
+            group[1].collectives < MIN_COLLECTIVES,
+            -len(group[0]),
+            -group[1].collectives,
+            tuple(group[0]),
+        ),
+    )
     rank_sets: dict[int, list[int]] = {}
     for number, (ranks, _) in enumerate(sets):
         for rank in ranks:

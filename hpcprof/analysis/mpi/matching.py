@@ -6,13 +6,13 @@ n-th that is received with it, and the n-th collective of a communicator is the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 
 import numpy as np
 
-from hpcprof.analysis.collectives.clock_alignment import AlignedClocks, align_clocks
-from hpcprof.analysis.collectives.common_clock import Aligned, RankClock, with_ranks
+from hpcprof.analysis.collectives.clock_alignment import MIN_COLLECTIVES, AlignedClocks, align_clocks
+from hpcprof.analysis.collectives.common_clock import Aligned, RankClock, connect, with_ranks
 from hpcprof.analysis.collectives.matching import MatchedCollectives
 from hpcprof.analysis.collectives.pair_matching import MatchedPairs, align_pairs
 from hpcprof.analysis.mpi.run_lists import NONE, Communicators, RowWindow, RunLists
@@ -389,7 +389,9 @@ def aligned_by_mpi(
     """Return the clocks that the collectives and messages of a run align; ``see`` gets each window.
 
     ``zeros`` is, by rank, the time stamp of one moment, for ranks that share the clock of a node. They are
-    taken if no rank receives, or leaves a collective, before what it needs has begun.
+    taken if no rank receives, or leaves a collective, before what it needs has begun. If some does, such as
+    in EZTrace's archives, which count from the start of each process, the ranks have one clock rate, and a
+    few collectives are enough to align those that nothing else does.
     """
     collectives: dict[tuple[int, int], list[Ints]] = {}
     needs, early = 0, 0
@@ -406,15 +408,17 @@ def aligned_by_mpi(
             begin = ops.begin[rows]
             ending = begin[calls.counted[begin[:, 0]] & (begin == ops.end[rows]).all(axis=1)]
             key = op, int(ops.comm[rows[0, 0]])
-            collectives.setdefault(key, []).append(calls.own_end[ending])
+            shortest = calls.length[ending].min(axis=1, keepdims=True)
+            collectives.setdefault(key, []).append(np.hstack([calls.own_end[ending], shortest]))
     if zeros and needs and early <= _CHANCE * needs:
-        return [_one_clock(zeros, needs)]
+        return [_one_clock(sorted(zeros), [zeros[rank] for rank in sorted(zeros)], needs, of_node=True)]
     names, communicators = [*lists.ops], lists.communicators
+    ends = {key: np.concatenate(parts) for key, parts in collectives.items()}
     together = align_clocks(
-        _collective(names[op], communicators, comm, np.concatenate(parts))
-        for (op, comm), parts in collectives.items()
+        _collective(names[op], communicators, comm, end[:, :-1]) for (op, comm), end in ends.items()
     )
-    del collectives
+    few = {comm: end for (_, comm), end in ends.items() if 0 < len(end) < MIN_COLLECTIVES} if zeros else {}
+    del collectives, ends
     aligned = with_ranks(together)
     if any(len(ranks) == len(lists.ranks) for ranks, _ in aligned):
         return aligned
@@ -426,7 +430,13 @@ def aligned_by_mpi(
         _messages(key, *(np.concatenate(column) for column in zip(*pairs[key], strict=True)))
         for key in sorted(pairs)
     ]
-    return with_ranks(together, align_pairs(every))
+    aligned = with_ranks(together, align_pairs(every))
+    if max((len(part.clocks) for part in connect(aligned)), default=0) < len(lists.ranks):
+        for comm, end in few.items():
+            # The call that took least came last: the ends of all ranks differ by no more than it took.
+            *zero, error = end[np.argmin(end[:, -1])].tolist()
+            aligned.append(_one_clock(communicators.members[comm].tolist(), zero, len(end), error))
+    return aligned
 
 
 def _after_needs(run: RunMpi, zeros: Mapping[int, int]) -> Ints:
@@ -443,14 +453,18 @@ def _after_needs(run: RunMpi, zeros: Mapping[int, int]) -> Ints:
     return np.concatenate(parts)
 
 
-def _one_clock(zeros: Mapping[int, int], checks: int) -> Aligned:
+def _one_clock(
+    ranks: Sequence[int],
+    zero: Sequence[int],
+    checks: int,
+    error_ns: float = _SAME_CLOCK_NS,
+    *,
+    of_node: bool = False,
+) -> Aligned:
     """Return the clocks of ranks that have one clock, whose stamps count from different moments."""
-    ranks = sorted(zeros)
-    nothing, error = np.zeros(len(ranks)), np.full(len(ranks), _SAME_CLOCK_NS)
-    zero = np.array([zeros[rank] for rank in ranks], np.int64)
-    return ranks, AlignedClocks(
-        zero, nothing, nothing[None], nothing[None], nothing, error, checks, of_node=True
-    )
+    nothing = np.zeros(len(ranks))
+    offsets = (np.array(zero, np.int64), nothing, nothing[None], nothing[None], nothing)
+    return ranks, AlignedClocks(*offsets, np.full(len(ranks), error_ns), checks, of_node=of_node)
 
 
 def _nothing(shape: tuple[int, ...]) -> Ints:

@@ -437,6 +437,25 @@ def test_ranks_of_one_node_have_its_clock_unless_their_messages_deny_it() -> Non
     assert not any(one.of_node for _, one in aligned_by_mpi(lists, zeros=wrong))
 
 
+def test_one_collective_of_all_aligns_ranks_of_one_clock_rate_that_nothing_else_connects() -> None:
+    ahead = {0: 0, 1: 70_000_000, 2: 69_000_000, 3: 69_400_000}
+    program = Program(4, ahead=ahead)
+    program.everywhere("MPI_Barrier", "Barrier", [900_000, 200_000, 990_000, 500_000], 1_000_000)
+    for step in range(6):
+        begin = 2_000_000 * (step + 1)
+        for pair in ((0, 1), (2, 3)):
+            for rank in pair:
+                call = {"op": "AllReduce", "comm": f"ranks {pair}", "ranks": 2, "bytes": 8}
+                program.call(rank, "MPI_Allreduce", begin, begin + 500_000, call)
+    lists = run_lists(program.lists())
+    assert len(connect(aligned_by_mpi(lists))) == 2
+    (clocks,) = connect(aligned_by_mpi(lists, zeros=dict.fromkeys(range(4), 0)))
+    moments = {int(clock.to_common(np.array([ahead[rank]]))[0]) for rank, clock in clocks.clocks.items()}
+    assert (len(clocks.clocks), len(moments)) == (4, 1)
+    # The last rank to come was in the barrier for 10 µs, which both sides of it may be apart.
+    assert max(clocks.uncertainty.values()) == 20_000
+
+
 def test_without_a_common_clock_calls_and_messages_are_there_and_waits_are_unknown() -> None:
     from hpcprof.analysis.mpi.tables import mpi_tables
 
