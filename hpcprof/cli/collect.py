@@ -365,9 +365,8 @@ def collect_and_tell(
             return not any("skipped: " in sentence for sentence in output)
     if is_unprofiled(run, store) and not profiles_of(run):
         collect(run, store, program=program)
-        remark = (
-            "its nodes, memory and files were collected" if store.has_run(run.id) else "nothing to collect"
-        )
+        parts = "nodes, memory and files" if run.manifest is not None else "files"
+        remark = f"its {parts} were collected" if store.has_run(run.id) else "nothing to collect"
         live_steps = "" if aside else f"; {describe_live_steps(run) or 'no step times were noted'}"
         advice = "hpcprof run --profiler auto shows where its time goes"
         echo(f"{run.id}: not profiled ({advice}); {remark}{live_steps}", err=aside)

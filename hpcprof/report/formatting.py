@@ -149,7 +149,8 @@ def format_value(key: str, value: object) -> str:
         return str(value)
     if key == "p_value":
         return f"{value:.2g}" if value >= LEAST_P_VALUE else f"< {LEAST_P_VALUE}"
-    text = f"{value:,}" if isinstance(value, int) else f"{value:,.{3 if key in _RATIOS else 1}f}"
+    precise = key in _RATIOS or (_suffix(key) == "s" and abs(value) < 10)
+    text = f"{value:,}" if isinstance(value, int) else f"{value:,.{3 if precise else 1}f}"
     if key in _OF_ANY_UNIT and abs(value) < 0.1:
         text = f"{value:.2g}"
     unit = _UNIT_IN_HEADER.get(_suffix(key))

@@ -71,8 +71,8 @@ def connect(aligned: Iterable[Aligned]) -> list[Alignment]:
     """Connect the aligned clocks of communicators that share ranks; the largest connected part comes first.
 
     The communicator with the most ranks gives the common clock of its part, so that times on it differ as
-    `hpcprof.analysis.collectives.skew` has them; one with few collectives only if no other does. The others follow in the order of their uncertainty, each
-    through one rank that it shares with those before.
+    `hpcprof.analysis.collectives.skew` has them; one with few collectives does only if no other can. The
+    others follow in the order of their uncertainty, each through one rank that it shares with those before.
     """
     sets = sorted(
         aligned,

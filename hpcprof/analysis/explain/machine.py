@@ -55,7 +55,8 @@ def slow_files(files: pd.DataFrame) -> Finding | None:
     """Return the finding about a run without profiles that waits for files; None if it hardly does.
 
     ``files`` are the rows of `darshan_files`. A file's time in MPI-IO contains that in POSIX: the longer one
-    counts. Calls that take more than the time of all ranks run beside each other, and tell no share.
+    counts. Calls that take more than the time of all ranks run beside each other, and tell no share. Waiting
+    for the last rank in collective calls is time of the file that this rank alone used meanwhile, if any.
     """
     rows = [row for row in _rows(files) if row["log"]]
     by_file: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
@@ -64,11 +65,37 @@ def slow_files(files: pd.DataFrame) -> Finding | None:
     for same_file in by_file.values():
         same_file.sort(key=_seconds, reverse=True)
     logs = len({row["log"] for row in rows})
-    share = sum(same_file[0]["share_pct"] or 0.0 for same_file in by_file.values()) / max(logs, 1)
+    blamed = {key: _own_seconds(same_file[0]) for key, same_file in by_file.items()}
+    waits: dict[tuple[str, str], Mapping[str, Any]] = {}
+    for waiting_row in [same_file[0] for same_file in by_file.values() if same_file[0]["wait_s"]]:
+        late = [row for row in rows if row["ranks"] == 1 and row["slowest_rank"] == waiting_row["late_rank"]]
+        late = [row for row in late if row["log"] == waiting_row["log"]]
+        longest = max(late, key=_seconds, default=waiting_row)
+        wait_s = waiting_row["wait_s"]
+        if longest in late and _seconds(longest) >= _ENOUGH * wait_s / (waiting_row["ranks"] - 1):
+            key = longest["log"], longest["file"]
+            blamed[key] += wait_s
+            waits[key] = waiting_row
+    shares = [
+        blamed[key] / _seconds(row) * (row["share_pct"] or 0.0)
+        for key, (row, *_) in by_file.items()
+        if _seconds(row)
+    ]
+    share = sum(shares) / max(logs, 1)
     if not _MIN_TIME_PCT <= share <= 100.0:
         return None
-    worst = max(by_file.values(), key=lambda same_file: _seconds(same_file[0]))
-    evidence, texts, remedies = zip(*_file_patterns(*worst), strict=True)
+    chosen = max(by_file, key=lambda key: blamed[key])
+    worst = by_file[chosen]
+    columns, texts, remedies = zip(*_file_patterns(*worst), strict=True)
+    evidence = [Evidence(FILES, None, column, worst[0][column]) for column in columns]
+    if chosen in waits:
+        waiting_row = waits[chosen]
+        evidence.append(Evidence(FILES, None, "wait_s", waiting_row["wait_s"]))
+        texts += (
+            f"the other ranks wait {waiting_row['wait_s']:.3g} s for rank {waiting_row['late_rank']:.0f} in "
+            f"collective calls on {waiting_row['file']}",
+        )
+        remedies += ("Divide what is read and written evenly among the ranks.",)
     return Finding(
         cause=Cause.SLOW_IO,
         ranks=(),
@@ -77,7 +104,7 @@ def slow_files(files: pd.DataFrame) -> Finding | None:
         saving_low_ns=None,
         saving_high_ns=None,
         share_pct=None,
-        evidence=tuple(Evidence(FILES, None, column, worst[0][column]) for column in evidence),
+        evidence=tuple(evidence),
         remedy=" ".join(filter(None, remedies)) or cause_of(Cause.SLOW_IO).remedy,
         confidence="high",
         evidence_text=(f"files take {share:.1f} % of the time of all ranks", *texts[1:]),
@@ -86,6 +113,11 @@ def slow_files(files: pd.DataFrame) -> Finding | None:
 
 def _seconds(row: Mapping[str, Any]) -> float:
     return float(row["read_s"] + row["write_s"] + row["meta_s"])
+
+
+def _own_seconds(row: Mapping[str, Any]) -> float:
+    """Return the time of all ranks in a file without their waits for the last one in collective calls."""
+    return _seconds(row) - (row["wait_s"] or 0.0)
 
 
 def _file_patterns(row: Mapping[str, Any], *inner: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
@@ -97,13 +129,14 @@ def _file_patterns(row: Mapping[str, Any], *inner: Mapping[str, Any]) -> Iterato
     calls, size, seconds = (
         row["reads"] + row["writes"],
         row["read_bytes"] + row["written_bytes"],
-        _seconds(row),
+        _own_seconds(row),
     )
     yield "share_pct", "", ""
-    if row["meta_s"] > seconds / 2:
+    meta = row["meta_s"] - (row["wait_s"] or 0.0)
+    if meta > seconds / 2:
         yield (
             "meta_s",
-            f"{100 * row['meta_s'] / seconds:.0f} % of the file's time is to open, close, seek and stat",
+            f"{100 * meta / seconds:.0f} % of the file's time is to open, close, seek and stat",
             "Open files once, and fewer of them.",
         )
     if calls and size / calls < _SMALL_BYTES:

@@ -104,7 +104,8 @@ def _totals(logs: Sequence[NamedLog]) -> Iterator[str]:
         longest = format_duration(max(log.run_time_s for _, log in logs))
         jobs = len({log.job_id for _, log in logs})
         many = f"{jobs} jobs with {processes} in all, each up to" if jobs > 1 else f"{processes} in"
-        yield f"{many} {longest}: {'; '.join(sums)}"
+        alone = "; open one log for the figures of its job" if jobs > 1 else ""
+        yield f"{many} {longest}: {'; '.join(sums)}{alone}"
     whole = sum(log.ranks * log.run_time_s for _, log in logs)
     taken = sum(record.read_s + record.write_s + record.meta_s for record in records)
     if taken > len(modules) * whole > 0:
@@ -116,7 +117,7 @@ def _totals(logs: Sequence[NamedLog]) -> Iterator[str]:
 
 def _slow_files(logs: Sequence[NamedLog]) -> Iterator[str]:
     """Yield how many large files are far slower than the others of their module, and the targets of all."""
-    for _, log in logs:
+    for name, log in logs:
         speeds: dict[str, dict[int, float]] = defaultdict(dict)
         for record in log.records:
             size, seconds = record.read_bytes + record.written_bytes, record.read_s + record.write_s
@@ -130,6 +131,7 @@ def _slow_files(logs: Sequence[NamedLog]) -> Iterator[str]:
             common = set.intersection(*({*log.targets.get(file, ())} for file in slow))
             where = f", all on OST {min(common)} of Lustre" if len(common) == 1 else ""
             files = f"{len(slow):,} of {counted(len(speed), 'large file')} of {module}"
+            files += f" in {name}" if len(logs) > 1 else ""
             median = f"the median ({format_bytes(usual)} each second)"
             yield f"{files} are over {_TIMES_SLOWER} times as slow as {median}{where}"
 
@@ -165,8 +167,7 @@ def _file_rows(logs: Sequence[NamedLog]) -> Iterator[dict[str, Any]]:
             "module": module,
             "ranks": None,
             **{key: sum(row[key] for row in rows) for key in (*_SUMS, "share_pct")},
-            "slowest_rank": None,
-            "slowest_s": None,
+            **dict.fromkeys(("slowest_rank", "slowest_s", "late_rank", "wait_s")),
         }
 
 
@@ -179,6 +180,7 @@ def _file_row(
     slowest = max(each, key=lambda rank: each[rank])
     rank, slowest_s = (shared.slowest_rank, shared.slowest_s) if shared else (slowest, each[slowest])
     is_known = slowest_s > 0 and rank >= 0
+    wait_s = _seconds(sums) - log.ranks * shared.late_s if shared and shared.late_rank >= 0 else 0.0
     return {
         "log": name,
         "file": path,
@@ -189,6 +191,8 @@ def _file_row(
         "share_pct": _share(_seconds(sums), log.ranks * log.run_time_s),
         "slowest_rank": rank if is_known else None,
         "slowest_s": slowest_s if is_known else None,
+        "late_rank": shared.late_rank if shared and wait_s > 0 else None,
+        "wait_s": wait_s if wait_s > 0 else None,
     }
 
 

@@ -120,8 +120,8 @@ ANALYSES = (
         "darshan_files",
         "Files that Darshan recorded",
         f"log:text file:text file_system:text module:text ranks {_CALLS} share_pct:float slowest_rank "
-        "slowest_s:float",
-        "file module ranks read_bytes written_bytes read_s write_s meta_s share_pct",
+        "slowest_s:float late_rank wait_s:float",
+        "file module ranks read_bytes written_bytes read_s write_s meta_s wait_s share_pct",
         156,
     ),
     _of_files(

@@ -16,12 +16,13 @@ from hpcprof.common.errors import DamagedInput, UsageError
 from hpcprof.common.paths import from_root, is_folder
 from hpcprof.common.units import counted
 from hpcprof.profiles.compressed import Unpacked, reader_of_compressed, unpacking
-from hpcprof.profiles.readers.darshan.logs import is_darshan_log
+from hpcprof.profiles.readers.darshan.logs import find_darshan_logs, is_darshan_log
 from hpcprof.profiles.readers.declaration import foreign_kind, rank_from_name
 from hpcprof.profiles.readers.discovery import (
     find_profiles,
     formats_like,
     identify_rank,
+    is_profile_folder,
     named_by_host,
     reader_of,
 )
@@ -68,7 +69,8 @@ def runs_in(folder: Path) -> list[Run]:
 def foreign_files(run: Run) -> list[str]:
     """Return a sentence for each file of another tool beside the profiles of a whole folder.
 
-    JSON files are left out: a trace for viewers may lie beside each profile.
+    JSON files are left out: a trace for viewers may lie beside each profile. One sentence is about the
+    folders below that have profiles too.
     """
     if run.manifest is not None or run.files is not None or not is_folder(run.path):
         return []
@@ -77,7 +79,13 @@ def foreign_files(run: Run) -> list[str]:
         file for file in sorted(run.path.iterdir()) if ".json" not in file.suffixes and file not in profiles
     )
     kinds = ((file.name, foreign_kind(file)) for file in files)
-    return [f"{name} is left out: it is {kind}." for name, kind in kinds if kind]
+    sentences = [f"{name} is left out: it is {kind}." for name, kind in kinds if kind]
+    below = [*_runs_under(run.path)] if profiles else []
+    if below:
+        place = below[0].path.relative_to(run.path)
+        also = f" and {counted(len(below) - 1, 'more run')}" if len(below) > 1 else ""
+        sentences.append(f"profiles below {run.path} are left out: open {place}{also} by name.")
+    return sentences
 
 
 def runs_of_files(files: Sequence[Path]) -> list[Run]:
@@ -126,21 +134,30 @@ def runs_below(folder: Path) -> list[Run]:
     """Return the runs and folders of profiles below a folder.
 
     Hidden folders, links to folders, and the folders inside a run are not searched. A run without profiles
-    is left out. Folders of single ranks, side by side, are one run.
+    is left out. Folders of single ranks, side by side, are one run, and so is each folder of Darshan's logs.
     """
-    adopted_runs = []
-    for place, folders, files in os.walk(folder):
+    return _join_folders(folder, [*_runs_under(folder, inclusive=True)])
+
+
+def _runs_under(top: Path, *, inclusive: bool = False) -> Iterator[Run]:
+    """Yield the runs below a folder, which itself counts if ``inclusive``."""
+    for place, folders, files in os.walk(top):
         path = Path(place)
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        is_run = MANIFEST in files
-        if (is_run or path.name != "profiles") and (
-            runs := [run for run in runs_in(path) if profiles_of(run)]
-        ):
-            adopted_runs += runs
-            is_run = True
-        if is_run:
+        if path == top and not inclusive:
+            # What lies in a profile that is a folder belongs to it.
+            folders[:] = [
+                name for name in folders if name != "profiles" and not is_profile_folder(path / name)
+            ]
+            continue
+        runs: list[Run] = []
+        if MANIFEST in files or path.name != "profiles":
+            runs = [run for run in runs_in(path) if profiles_of(run)]
+        if runs or MANIFEST in files:
             folders.clear()
-    return _join_folders(folder, adopted_runs)
+        elif find_darshan_logs(path):
+            runs = [open_run(path)]
+        yield from runs
 
 
 def _join_folders(folder: Path, runs: list[Run]) -> list[Run]:

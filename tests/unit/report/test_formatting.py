@@ -68,6 +68,8 @@ def test_a_unit_is_in_the_header_or_in_the_cell_but_not_in_both(name: str) -> No
         ("usual", 0.0456, "0.046"),
         ("then", 45.62, "45.6"),
         ("count", 1024, "1,024"),
+        ("write_s", 0.0456, "0.046"),
+        ("write_s", 12.571, "12.6"),
         ("peak_per_s", 4.8e12, "4,800,000,000,000.0"),
         ("count", None, "–"),
         ("name", "clear \x1b[2J", r"clear \x1b[2J"),

@@ -137,6 +137,10 @@ def _counters(module: str, file: int, record: Mapping[str, Any]) -> dict[str, An
         return sum(whole.get(f"{prefix}_{name}", 0) for name in names)
 
     calls = {kind: total(*_CALLS.get(module, {}).get(kind, (kind,))) for kind in ("OPENS", "READS", "WRITES")}
+    alone = total(*(f"{kind}_{call}" for kind in ("INDEP", "NB") for call in ("OPENS", "READS", "WRITES")))
+    is_collective = total("COLL_OPENS") > 0 == alone and total("FASTEST_RANK_BYTES") == total(
+        "SLOWEST_RANK_BYTES"
+    )
     return {
         "module": module,
         "file": file,
@@ -154,6 +158,9 @@ def _counters(module: str, file: int, record: Mapping[str, Any]) -> dict[str, An
         },
         "slowest_rank": int(record["counters"].get(f"{prefix}_SLOWEST_RANK", -1)),
         "slowest_s": times.get(f"{prefix}_F_SLOWEST_RANK_TIME", 0.0),
+        # A rank waits in collective calls until the last one comes, which spends least time in them.
+        "late_rank": whole.get(f"{prefix}_FASTEST_RANK", -1) if is_collective else -1,
+        "late_s": times.get(f"{prefix}_F_FASTEST_RANK_TIME", 0.0),
     }
 
 

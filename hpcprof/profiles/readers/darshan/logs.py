@@ -44,6 +44,9 @@ class FileRecord(msgspec.Struct, frozen=True):
     """Calls that begin within a block of the file system (POSIX), and calls of one rank alone (MPI-IO)."""
     slowest_rank: int = -1
     slowest_s: float = 0.0
+    late_rank: int = -1
+    late_s: float = 0.0
+    """The rank with least time in collective calls of MPI-IO alone, and that time: it comes to them last."""
 
 
 class Segment(NamedTuple):

@@ -169,13 +169,17 @@ def accesses(module: str, written: int, seconds: float, **more: Any) -> dict[str
         "writes": 1000,
     }
     row |= {"read_bytes": 0, "written_bytes": written, "read_s": 0.0, "write_s": seconds, "meta_s": 0.0}
-    row |= {"unaligned": 0, "independent": 0, "slowest_rank": None, "slowest_s": None} | more
+    row |= {"unaligned": 0, "independent": 0, "slowest_rank": None, "slowest_s": None}
+    row |= {"late_rank": None, "wait_s": None} | more
     return row | {"share_pct": (row["write_s"] + row["meta_s"]) / 0.4}
 
 
 def told(*rows: dict[str, Any]) -> tuple[str, ...]:
     finding = slow_files(pd.DataFrame(rows))
-    return () if finding is None else (finding.where, *finding.evidence_text)
+    if finding is None:
+        return ()
+    assert len(finding.evidence) == len(finding.evidence_text)
+    return finding.where, *finding.evidence_text
 
 
 def test_a_run_without_profiles_that_waits_for_files_says_how_it_uses_them() -> None:
@@ -204,4 +208,20 @@ def test_a_run_without_profiles_that_waits_for_files_says_how_it_uses_them() -> 
     )
     assert told(accesses("MPI-IO", large, 30.0), accesses("POSIX", large, 3.0))[2:] == (
         "POSIX takes 10 % of the file's time: in the rest, ranks exchange data and wait for each other",
+    )
+
+
+def test_waits_in_collective_calls_are_time_of_the_file_that_the_last_rank_used_meanwhile() -> None:
+    own = accesses("POSIX", 1000 * 4096, 6.0, file="/scratch/own.3", ranks=1, slowest_rank=3, slowest_s=6.0)
+    shared = accesses("MPI-IO", 1000 << 20, 4.0, meta_s=18.0, late_rank=3, wait_s=16.0)
+    assert told(shared, own) == (
+        "POSIX of /scratch/own.3",
+        "files take 70.0 % of the time of all ranks",
+        "1,000 calls move 4.096 kB each on average",
+        "the other ranks wait 16 s for rank 3 in collective calls on /scratch/out.h5",
+    )
+    # If the last rank used no file that long, it was late for another reason: that is no time of files.
+    assert told(shared, own | {"write_s": 1.0, "share_pct": 2.5}) == (
+        "MPI-IO of /scratch/out.h5",
+        "files take 17.5 % of the time of all ranks",
     )

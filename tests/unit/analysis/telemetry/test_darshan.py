@@ -9,6 +9,7 @@ import pytest
 
 from hpcprof.analysis.telemetry.darshan import NamedLog, RunLogs, darshan_tables
 from hpcprof.analysis.telemetry.tables import StepMark
+from hpcprof.profiles.readers.darshan.dump_script import _counters
 from hpcprof.profiles.readers.darshan.logs import DarshanLog, FileRecord, Segment
 
 BEGIN = 1_000_000.0
@@ -109,6 +110,24 @@ def test_logs_of_several_jobs_are_not_told_as_one() -> None:
     logs = [NamedLog(name, log(job_id=job)) for name, job in (("a", 7), ("b", 8), ("c", 8))]
     reason = darshan_tables(RunLogs(logs))["darshan_files"].reason
     assert reason.startswith("2 jobs with 6 ranks in all, each up to 20 s: POSIX 0 B read")
+    assert "; open one log for the figures of its job" in reason
+
+
+def test_ranks_wait_in_a_file_for_the_one_with_least_time_in_collective_calls() -> None:
+    shared = msgspec.structs.replace(record(0, -1, 160, 9.0), late_rank=1, late_s=1.5)
+    (row,) = tables(log(records=[shared]))["darshan_files"]
+    assert (row["late_rank"], row["wait_s"]) == (1, 9.0 - 2 * 1.5)
+
+
+@pytest.mark.parametrize(("more", "late_rank"), [({}, 3), ({"INDEP_WRITES": 1}, -1), ({"COLL_OPENS": 0}, -1)])
+def test_only_files_of_collective_calls_alone_tell_which_rank_is_late(
+    more: dict[str, int], late_rank: int
+) -> None:
+    known = {"COLL_OPENS": 4, "COLL_WRITES": 16, "FASTEST_RANK": 3} | more
+    counters = {f"MPIIO_{name}": value for name, value in known.items()}
+    times = {"MPIIO_F_FASTEST_RANK_TIME": 0.13}
+    printed = _counters("MPI-IO", 0, {"rank": -1, "counters": counters, "fcounters": times})
+    assert (printed["late_rank"], printed["late_s"]) == (late_rank, 0.13)
 
 
 def test_files_that_are_far_slower_than_others_are_said_with_their_storage_target() -> None:

@@ -12,7 +12,13 @@ import pytest
 from hpcprof.common.errors import HpcprofError
 from hpcprof.results.collect.collection import collect
 from hpcprof.results.collect.run_memory import snapshots_of
-from hpcprof.results.collect.run_profiles import foreign_files, runs_in, runs_of_files, why_unprofiled
+from hpcprof.results.collect.run_profiles import (
+    foreign_files,
+    runs_below,
+    runs_in,
+    runs_of_files,
+    why_unprofiled,
+)
 from hpcprof.results.store.store import open_store
 from hpcprof.runs.directory import Run
 from hpcprof.submit.schedulers import polling
@@ -34,6 +40,24 @@ def test_profiles_that_end_as_files_of_other_tools_do_are_not_left_out(tmp_path:
     columns = {"rank": [0], "step": [0], "name": ["gemm"], "kind": ["compute"]}
     pq.write_table(pa.table({**columns, "start_ns": [0], "duration_ns": [5]}), tmp_path / "jobs.parquet")
     assert foreign_files(Run("a-1", tmp_path)) == []
+
+
+def test_profiles_below_a_folder_of_profiles_are_named(tmp_path: Path) -> None:
+    columns = {"rank": [0], "step": [0], "name": ["gemm"], "kind": ["compute"]}
+    table = pa.table({**columns, "start_ns": [0], "duration_ns": [5]})
+    for place in ("", "notes/deep", "old", ".hidden"):
+        (tmp_path / place).mkdir(parents=True, exist_ok=True)
+        pq.write_table(table, tmp_path / place / "jobs.parquet")
+    assert foreign_files(Run("a-1", tmp_path)) == [
+        f"profiles below {tmp_path} are left out: open notes/deep and 1 more run by name."
+    ]
+
+
+def test_folders_of_darshan_logs_are_runs_beside_folders_of_profiles(tmp_path: Path) -> None:
+    for place in (".", "a", "b/logs", "c"):
+        (tmp_path / place).mkdir(parents=True, exist_ok=True)
+        (tmp_path / place / ("job.darshan" if place != "c" else "notes.txt")).touch()
+    assert [run.path for run in runs_below(tmp_path)] == [tmp_path, tmp_path / "a", tmp_path / "b/logs"]
 
 
 def test_a_profile_that_is_named_alone_has_no_snapshot_of_its_folder(tmp_path: Path) -> None:
