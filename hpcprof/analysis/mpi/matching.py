@@ -411,7 +411,7 @@ def aligned_by_mpi(
             shortest = calls.length[ending].min(axis=1, keepdims=True)
             collectives.setdefault(key, []).append(np.hstack([calls.own_end[ending], shortest]))
     if zeros and needs and early <= _CHANCE * needs:
-        return [_one_clock(sorted(zeros), [zeros[rank] for rank in sorted(zeros)], needs, of_node=True)]
+        return [_one_clock(sorted(zeros), [zeros[rank] for rank in sorted(zeros)], needs, shared=True)]
     names, communicators = [*lists.ops], lists.communicators
     ends = {key: np.concatenate(parts) for key, parts in collectives.items()}
     together = align_clocks(
@@ -459,12 +459,12 @@ def _one_clock(
     checks: int,
     error_ns: float = _SAME_CLOCK_NS,
     *,
-    of_node: bool = False,
+    shared: bool = False,
 ) -> Aligned:
     """Return the clocks of ranks that have one clock, whose stamps count from different moments."""
     nothing = np.zeros(len(ranks))
     offsets = (np.array(zero, np.int64), nothing, nothing[None], nothing[None], nothing)
-    return ranks, AlignedClocks(*offsets, np.full(len(ranks), error_ns), checks, of_node=of_node)
+    return ranks, AlignedClocks(*offsets, np.full(len(ranks), error_ns), checks, of_node=shared)
 
 
 def _nothing(shape: tuple[int, ...]) -> Ints:

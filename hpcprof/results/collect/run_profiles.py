@@ -145,7 +145,7 @@ def _runs_under(top: Path, *, inclusive: bool = False) -> Iterator[Run]:
         path = Path(place)
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         if path == top and not inclusive:
-            # What lies in a profile that is a folder belongs to it.
+            # Files inside a profile that is a folder belong to it.
             folders[:] = [
                 name for name in folders if name != "profiles" and not is_profile_folder(path / name)
             ]
