@@ -65,6 +65,7 @@ from hpcprof.analysis.explain.whole_run import (
     rare_steps,
     rest_of_capture,
     unexplained_idle,
+    unexplained_in_mpi,
     unexplained_waiting,
     waits_between_streams,
     with_first_work,
@@ -230,7 +231,10 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     )
     doubts += [*slow_hosts(built.graph, slow), *uncertain, *map(rare_steps, rare)]
     pipeline, loose = built.graph.is_pipeline, built.loose_ranks
-    waiting = () if is_mpi else unexplained_waiting(inputs, findings, elapsed, pipeline, loose, once)
+    if is_mpi and scene.mpi:
+        waiting = unexplained_in_mpi(scene.mpi.part, built.graph.steps, findings, elapsed)
+    else:
+        waiting = unexplained_waiting(inputs, findings, elapsed, pipeline, loose, once)
     quiet = is_mpi or replay.recorded is not None
     covered = float(series.wall.sum()) if len(series.wall) else recorded_elapsed
     breakdown = inputs.tables["breakdown"]

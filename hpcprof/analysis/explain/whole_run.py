@@ -29,6 +29,7 @@ from hpcprof.analysis.explain.explanation import (
 from hpcprof.analysis.explain.findings import estimated_finding
 from hpcprof.analysis.explain.inputs import ExplainInputs
 from hpcprof.analysis.explain.intervals import MODEL_SHARE, half_width
+from hpcprof.analysis.explain.mpi_part import MpiPart
 from hpcprof.analysis.explain.replay import Replay
 from hpcprof.analysis.explain.step_series import Pause, drift, named_steps, spikes_and_pauses
 from hpcprof.analysis.steps.capture_losses import MIGRATION
@@ -74,12 +75,19 @@ RECURRING = 3
 """Minimum number of occasions of long steps that show that the program causes them."""
 
 _MIN_WAITING_SHARE, _MIN_IDLE_SHARE = 0.05, 0.25
-"""Minimum shares of a step of waiting, and of idle time of the GPU, that no finding explains."""
+"""Minimum shares of a step, of waiting and of idle time of the GPU or waiting in MPI, without a finding."""
 _MAX_COVERED_SHARE = 0.75
 """Maximum share of the time on the GPU in steps for the rest to be named."""
 _NORMAL = 1.645
 """Half width of a 90 % interval in standard errors."""
 _MAX_NAMED = 8
+
+_WAVEFRONT = (
+    "Messages pass from rank to rank, and a rank begins when the one before it has sent: smaller blocks let "
+    "others begin earlier, and a second sweep could run meanwhile. Their saving is not predicted"
+)
+"""The reason why ranks of a balanced wavefront wait."""
+
 _SCHEDULE = (
     "No slow rank or stage explains most of that; the schedule of the pipeline does. The saving of "
     "more microbatches or of an interleaved schedule is not predicted"
@@ -173,6 +181,17 @@ def unexplained_waiting(
             f"communication that no compute hides takes {share} on {ranks}. How much of it is waiting is "
             f"unknown: {reason}",
         )
+
+
+def unexplained_in_mpi(
+    part: MpiPart, steps: int, findings: Sequence[Finding], wall: float
+) -> Iterator[NotJudged]:
+    """Yield how long ranks wait in MPI in a step of ``wall`` ns, if much of that has no finding."""
+    mean = float(part.wait.sum()) / steps / part.ranks
+    if mean - sum(item.saving_ns or 0 for item in findings) >= _MIN_IDLE_SHARE * wall:
+        share = f"{format_ns(mean)} of a step ({100 * mean / wall:.0f} %)"
+        reason = _WAVEFRONT if part.is_pipeline else "No rank is late in each step (--analysis mpi_delays)"
+        yield NotJudged(WAITING, f"on average a rank waits {share} for others. {reason}")
 
 
 def unexplained_idle(account: pd.DataFrame, findings: Sequence[Finding], wall: float) -> Iterator[NotJudged]:

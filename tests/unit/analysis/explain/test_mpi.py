@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
@@ -15,6 +16,7 @@ from hpcprof.analysis.account.step_account import step_parts
 from hpcprof.analysis.explain.cause import Cause
 from hpcprof.analysis.explain.changes import parse_changes
 from hpcprof.analysis.explain.explain import explain_run
+from hpcprof.analysis.explain.explanation import WAITING
 from hpcprof.analysis.explain.findings import estimated_finding
 from hpcprof.analysis.explain.whatif import predict
 from hpcprof.analysis.explain.whole_run import is_held_up
@@ -471,6 +473,18 @@ def test_a_balanced_program_has_no_finding(body: Body) -> None:
     assert [(one.cause, one.share_pct) for one in found.shown()] == []
     assert found.step.replay_error_pct is not None
     assert found.step.replay_error_pct < 0.1
+
+
+@pytest.mark.parametrize(
+    ("body", "waits"), [(wavefront(), True), (sweeps(), True), (halo(), False)], ids=["one", "two", "halo"]
+)
+def test_what_ranks_of_a_balanced_wavefront_wait_is_said_without_a_price(body: Body, waits: bool) -> None:
+    said = [row.reason for row in simulate(RANKS, STEPS, body).explain().not_judged if row.what == WAITING]
+    assert len(said) == waits
+    assert all(
+        re.match(r"on average a rank waits .* of a step \((27|33) %\) for others", text) for text in said
+    )
+    assert all("smaller blocks" in text for text in said)
 
 
 def test_a_capture_without_steps_is_explained_as_one() -> None:
