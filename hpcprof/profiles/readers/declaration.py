@@ -193,7 +193,8 @@ _FOREIGN = {
     ),
     ".parquet": "no table of operations, which has columns rank, step, name, kind, start_ns and duration_ns",
     ".metric-db": _HPCTOOLKIT,
-    ".pfw": "a trace of DFTracer, which hpcprof does not read: Perfetto shows it",
+    ".pfw": "a trace of DFTracer or PerfFlowAspect, which hpcprof does not read: Perfetto shows it",
+    ".pstats": "a profile of Python's cProfile, which hpcprof does not read: python -m pstats shows it",
     ".sts": "the index of a log of Charm++, which hpcprof does not read: Projections shows it",
     ".cali": "a profile of Caliper, which hpcprof does not read: cali-query shows it",
     ".mpip": _MPIP,
@@ -224,6 +225,8 @@ _TRACES = {
     f"which hpcprof does not read: {_RECORD_ANEW}",
     rb'"name"\s*:\s*"NEGOTIATE_[A-Z]+"': "a timeline of Horovod without the ranks' times, which "
     f"hpcprof does not read: {_RECORD_ANEW}",
+    rb'"root_frame"\s*:\s*\{': "a profile of pyinstrument without times of events, which hpcprof does not "
+    "read: pyinstrument shows it",
     rb'\A\s*\{\s*"timemory"\s*:': "a profile of timemory without times of events, which hpcprof does not "
     "read: Hatchet shows it",
     rb'\A\s*\{\s*"schema"\s*:.*"nodes"\s*:.*"rf_id"': "an execution trace of PyTorch, which has no "
@@ -236,8 +239,11 @@ _SUBSTITUTES = {
 }
 """Kinds of files that a download leaves in place of a profile, by how they begin."""
 _COMPRESSED = re.compile(r"\.(?:gz|xz|zst)$", re.IGNORECASE)
-_TEXT_SUFFIX = re.compile(r"\.(?:csv|log|out|txt|db|data|\d+)")
+_TEXT_SUFFIX = re.compile(r"\.(?:csv|log|out|txt|db|data|trace|\d+)")
+_CHROME_TRACE = "a Chrome trace, but not one of the PyTorch profiler"
+_CHROME_EVENT = rb'\A\s*\[\s*\{[^{}]*"ph"\s*:'
 _TEXTS = {
+    _CHROME_EVENT: _CHROME_TRACE,
     rb"\AHPCTOOLKIT": _HPCTOOLKIT,
     rb"\APERFILE2": "a profile of Linux perf, which hpcprof does not read: perf report shows it",
     rb"\Agmon\x01|\A(?:Flat profile:|\s*Call graph \(explanation follows\))": "a profile of gprof, "
@@ -274,7 +280,7 @@ def foreign_kind(path: Path) -> str:
         return kind
     if path.stat().st_size == 0:
         return "empty: its writer was cut off, or the disk was full"
-    return foreign_trace(path, "a Chrome trace, but not one of the PyTorch profiler")
+    return foreign_trace(path, _CHROME_TRACE)
 
 
 def substitute_kind(path: Path) -> str:
@@ -290,7 +296,8 @@ def foreign_trace(path: Path, other: str = "") -> str:
     with suppress(DamagedInput):
         head = content_of(path, _HEAD_BYTES)
         kinds = (kind for pattern, kind in _TRACES.items() if re.search(pattern, head, re.DOTALL))
-        return next(kinds, other if b'"traceEvents"' in head else "")
+        is_chrome = b'"traceEvents"' in head or re.match(_CHROME_EVENT, head)
+        return next(kinds, other if is_chrome else "")
     return ""
 
 

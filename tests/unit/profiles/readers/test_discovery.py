@@ -142,7 +142,9 @@ def test_databases_and_tables_of_other_tools_are_named_by_how_they_begin(tmp_pat
         ("perfetto-trace-0.proto", b"\n", "Perfetto"),
         ("part.0.parquet", b"PAR1", "no table of operations"),
         ("1.metric-db", b"", "HPCToolkit"),
-        ("app-1.pfw", b"[", "DFTracer"),
+        ("app-1.pfw", b"[", "DFTracer or PerfFlowAspect"),
+        ("loop.pstats", b"\xfb", "cProfile"),
+        ("rank00000.trace", b'[\n{"ts": 1, "dur": 616, "ph": "X", "args": {"a": 0x7f}},', "a Chrome trace"),
         ("app-2.pfw.gz", b"", "DFTracer"),
         ("stencil.prv.xz", b"", "Extrae"),
         ("mpi.out.gz", gzip.compress(b"@ mpiP\n"), "mpiP"),
@@ -169,6 +171,8 @@ def test_databases_and_tables_of_other_tools_are_named_by_how_they_begin(tmp_pat
         ('{"graph": [{"0": {"data": {"type": "function"}}}]}', "Thicket"),
         ('[\n {\n "children": [{"frame": {"name": "foo0"}, "metrics": {"time (ns)": 8}}]}]', "proton-viewer"),
         ('[{"cat" : "Session","dur" :3,"ts" :1,"ph" : "X","name" :"model_loading_uri"}]', "ONNX Runtime"),
+        ('[{"name": "main", "pid": 1, "tid": 1, "ts": 1.0, "ph": "X", "dur": 9}]', "a Chrome trace"),
+        ('{"start_time": 1.0, "duration": 2, "root_frame": {"function": "f"}}', "pyinstrument"),
         ('[\n{"ph": "B", "name": "NEGOTIATE_BROADCAST", "ts": 3, "pid": 1},\n', "timeline of Horovod"),
         (
             '{"traceEvents": [{"name": "process_name", "ph": "M", "pid": 1, "args": {"name": '
