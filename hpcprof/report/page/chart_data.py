@@ -7,8 +7,8 @@ script writes them as text and never as markup.
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence, Set
-from statistics import median
-from typing import Any
+from statistics import fmean, median
+from typing import Any, Literal
 
 import numpy as np
 
@@ -187,6 +187,8 @@ def _phases(contents: Contents) -> Chart | None:
                 "points": [[rank, values[rank], phase_rows[rank]["p95_ns"]] for rank in sorted(shown_ranks)],
             }
         )
+    culprits = late or {*busiest[:1]} if busiest else late
+    longest = _longest_phase(by_phase, "p50_ns" if contents.counted_steps("phases") else "mean_ns")
     note = (
         "The bar is the median step of the median rank, the line reaches from the fastest to the slowest. "
         f"n = {counted(min(row['steps'] for row in rows), 'step')} on {counted(ranks, 'rank')}."
@@ -194,21 +196,20 @@ def _phases(contents: Contents) -> Chart | None:
     return {
         "kind": "phases",
         "id": "phases",
-        "title": f"Phases: {_said_of_phases(by_phase, late or {*busiest[:1]} if busiest else late)}",
+        "title": f"Phases: {_longer_phase(by_phase, culprits) or longest}",
         "note": note,
         "phases": drawn,
     }
 
 
-def _said_of_phases(by_phase: Mapping[str, Mapping[int, Row]], culprits: Set[int]) -> str:
-    """Return which rank spends more in a phase than the others; else the phase that takes the most.
+def _longer_phase(by_phase: Mapping[str, Mapping[int, Row]], culprits: Set[int]) -> str:
+    """Return which rank spends more in a phase than the others; empty if none does.
 
     The others wait for ``culprits``, ranks that are late or work longer, and so spend more in some phase too:
     only a culprit is named, if there are some.
     """
     best: tuple[float, str, int, float] | None = None
-    medians = {name: median(row["p50_ns"] for row in by_rank.values()) for name, by_rank in by_phase.items()}
-    step = sum(medians.values())
+    step = sum(median(row["p50_ns"] for row in by_rank.values()) for by_rank in by_phase.values())
     for name, by_rank in by_phase.items():
         slowest = max(by_rank, key=lambda number: by_rank[number]["p50_ns"])
         for rank in (culprits or {slowest}) & by_rank.keys() if len(by_rank) > 1 else ():
@@ -218,15 +219,25 @@ def _said_of_phases(by_phase: Mapping[str, Mapping[int, Row]], culprits: Set[int
             more = by_rank[rank]["p50_ns"] - median_of_others
             if more > _WORTH_SAYING * step and (best is None or more > best[0]):
                 best = more, name, rank, median_of_others
-    if best:
-        more, name, rank, median_of_others = best
-        # Several times next to nothing says little.
-        share = f" ({100 * more / median_of_others:.0f} %)" if more < median_of_others else ""
-        longer = f"rank {rank} spends {format_ns(more)} more in {visible(name)}"
-        return f"{longer} than the median of the others{share}"
-    longest = max(medians, key=lambda name: medians[name])
-    share = f", {100 * medians[longest] / step:.0f} % of the step" if step else ""
-    return f"{visible(longest)} takes {format_ns(medians[longest])}{share}"
+    if not best:
+        return ""
+    more, name, rank, median_of_others = best
+    # Several times next to nothing says little.
+    share = f" ({100 * more / median_of_others:.0f} %)" if more < median_of_others else ""
+    return (
+        f"rank {rank} spends {format_ns(more)} more in {visible(name)} than the median of the others{share}"
+    )
+
+
+def _longest_phase(by_phase: Mapping[str, Mapping[int, Row]], key: Literal["mean_ns", "p50_ns"]) -> str:
+    """Return the phase that takes the most by ``key``. Means add up to the mean step; medians do not."""
+    middle = fmean if key == "mean_ns" else median
+    times = {name: middle(row[key] for row in by_rank.values()) for name, by_rank in by_phase.items()}
+    longest, step = max(times, key=lambda name: times[name]), sum(times.values())
+    sentence = f"{visible(longest)} takes {format_ns(times[longest])}"
+    if key == "p50_ns":
+        return f"{sentence} in its median"
+    return f"{sentence}, {100 * times[longest] / step:.0f} % of the mean step" if step else sentence
 
 
 def _idle_chart(contents: Contents) -> Chart | None:

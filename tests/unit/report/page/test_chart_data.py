@@ -121,25 +121,38 @@ def test_that_the_account_of_the_run_has_other_steps_is_said(once: int) -> None:
 
 def test_a_phase_that_is_longer_on_one_rank_is_named() -> None:
     rows = [
-        (rank, name, 10, time, time) for rank in range(4) for name, time in (("f", 10_000), ("b", 20_000))
+        (rank, name, 10, time, time, time)
+        for rank in range(4)
+        for name, time in (("f", 10_000), ("b", 20_000))
     ]
-    rows[4] = (2, "f", 10, 14_000, 15_000)
-    made = chart("phases", phases=table("rank phase steps p50_ns p95_ns", *rows))
+    rows[4] = (2, "f", 10, 14_000, 15_000, 14_000)
+    made = chart("phases", phases=table("rank phase steps p50_ns p95_ns mean_ns", *rows))
     assert made["title"] == "Phases: rank 2 spends 4.000 µs more in f than the median of the others (40 %)"
     assert [phase["label"] for phase in made["phases"]] == ["f", "b"]
     assert made["phases"][0]["points"][2] == [2, 14_000, 15_000]
-    alike = chart("phases", phases=table("rank phase steps p50_ns p95_ns", *rows[:4]))
-    assert alike["title"] == "Phases: b takes 20.00 µs, 67 % of the step"
+
+
+def test_the_longest_phase_is_that_of_the_mean_step_unless_a_step_took_long_once() -> None:
+    # A loader that is late in every other step.
+    rows = [(0, "load", 20, 1_000, 16_000, 9_000), (0, "train", 20, 8_000, 8_000, 8_000)]
+    phases = table("rank phase steps p50_ns p95_ns mean_ns", *rows)
+    assert chart("phases", phases=phases)["title"] == "Phases: load takes 9.000 µs, 53 % of the mean step"
+    once = replace(table("kind steps", (0, 20)), steps=StepSet(20, ((StepRule.USUAL, 1),)))
+    made = chart("phases", phases=replace(phases, steps=StepSet(20)), step_kinds=once)
+    assert made["title"] == "Phases: train takes 8.000 µs in its median"
 
 
 def test_a_rank_that_works_longer_is_named_before_those_that_wait_for_it_in_another_phase() -> None:
     program = simulated_account(Program(2, 600, slow={1: 6.0}))
-    rows = [(0, "f", 10, 30, 30), (1, "f", 10, 41, 41), (0, "b", 10, 62, 62), (1, "b", 10, 50, 50)]
-    made = chart("phases", phases=table("rank phase steps p50_ns p95_ns", *rows), **program)
+    rows = [
+        (*row, row[-1])
+        for row in ((0, "f", 10, 30, 30), (1, "f", 10, 41, 41), (0, "b", 10, 62, 62), (1, "b", 10, 50, 50))
+    ]
+    made = chart("phases", phases=table("rank phase steps p50_ns p95_ns mean_ns", *rows), **program)
     assert made["title"].startswith("Phases: rank 1 spends 11.00 ns more in f ")
     # Rank 0 waits in b: nobody is to blame there.
-    made = chart("phases", phases=table("rank phase steps p50_ns p95_ns", *rows[2:]), **program)
-    assert made["title"] == "Phases: b takes 56.00 ns, 100 % of the step"
+    made = chart("phases", phases=table("rank phase steps p50_ns p95_ns mean_ns", *rows[2:]), **program)
+    assert made["title"] == "Phases: b takes 56.00 ns, 100 % of the mean step"
 
 
 def test_idle_time_is_that_of_the_mean_rank_by_cause_and_range() -> None:
