@@ -199,7 +199,8 @@ class ReportedJob:
             text += "; hpcprof status %s says which ranks hold it up" % facts["run"]
         document = dict(facts, event=event, time=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
         if event == "ended":
-            document["exit_code"] = _number(self._read("finished"))
+            code = self._read("finished")
+            document["exit_code"] = _number(code)
             document["first_failed_rank"] = self._first_failed()
         return dict(document, text=_line(text))
 

@@ -174,7 +174,8 @@ class Pulse:
 
 def marked_steps() -> Any:
     """Return what writes the steps that the program marks itself; None if it marks none."""
-    return getattr(sys.modules.get("hpcprof.node.step_lines"), "current", None)
+    module = sys.modules.get("hpcprof.node.step_lines")
+    return getattr(module, "current", None)
 
 
 def main_thread() -> int:

@@ -53,7 +53,8 @@ def pack(environment: str, run: str) -> None:
     if is_conda(environment):
         _conda_pack(environment, archive)
     else:
-        base = os.path.dirname(os.path.dirname(os.path.realpath(os.path.join(environment, "bin", "python"))))
+        python = os.path.realpath(os.path.join(environment, "bin", "python"))
+        base = os.path.dirname(os.path.dirname(python))
         if base == os.path.realpath(environment):  # it has a copy of the program alone
             base = os.path.dirname(_setting(environment, "home"))
         base = "" if base in _SYSTEM else base
@@ -83,7 +84,8 @@ def _conda_pack(environment: str, archive: str) -> None:
     if program is None:
         raise OSError("conda-pack is neither in the environment nor on the PATH of the job: install it")
     options = ["--prefix", environment, "--output", archive, "--format", "tar", "--force", "--quiet"]
-    _run(program, *options, "--ignore-editable-packages", "--ignore-missing-files")
+    lenient = ["--ignore-editable-packages", "--ignore-missing-files"]
+    _run(program, *options, *lenient)
 
 
 def _run(*command: str) -> None:

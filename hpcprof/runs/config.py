@@ -125,7 +125,8 @@ def read_settings() -> dict[str, ConfigValue]:
             if config.notify and path == local_file():
                 sentence = f"{source}: notify belongs into {shown_path(user_file())}, which is yours alone."
                 raise UsageError(sentence)
-            new = {key: ConfigValue(key, value, source) for key, value in setting_lines(config)}
+            values = setting_lines(config)
+            new = {key: ConfigValue(key, value, source) for key, value in values}
             if path == local_file():
                 check_no_host(new, source)
             # Settings of this folder for all sites also come before the user's for one.

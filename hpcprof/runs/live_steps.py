@@ -220,8 +220,9 @@ def step_warnings(steps: Mapping[int, LiveSteps], now: float) -> list[str]:
     if not steps:
         return []
     median = typical_step_ns(line for lines in steps.values() for line in lines)
+    lines_of_ranks = steps.values()
     pause = statistics.median(
-        (lines[-1].time - lines[0].time) / max(1, len(lines) - 1) for lines in steps.values()
+        (lines[-1].time - lines[0].time) / max(1, len(lines) - 1) for lines in lines_of_ranks
     )
     patience = max(_SILENT_SECONDS, _SILENT_STEPS * median / 1e9, _SILENT_LINES * pause)
     newest = max(lines[-1].time for lines in steps.values())

@@ -56,7 +56,8 @@ def submit_collect(
     unfinished = [
         str(run.path) for run in runs if states[run.id].state in (JobState.QUEUED, JobState.RUNNING)
     ]
-    return submit(site, msgspec.structs.replace(job, after=unfinished), runs[0].path / FOLDER, command_line)
+    waiting = msgspec.structs.replace(job, after=unfinished)
+    return submit(site, waiting, runs[0].path / FOLDER, command_line)
 
 
 def make_collect_job(runs: Sequence[Run], database: URL, place: CollectPlacement) -> tuple[Site, Job]:

@@ -91,7 +91,8 @@ def with_launcher(site: Site, job: Job) -> Site:
     if job.workers:
         launcher = Launcher(LauncherName.TORCHRUN, starter=starter(site))
     elif job.launcher_args:
-        launcher = msgspec.structs.replace(launcher, arguments=[*launcher.arguments, *job.launcher_args])
+        arguments = [*launcher.arguments, *job.launcher_args]
+        launcher = msgspec.structs.replace(launcher, arguments=arguments)
     return msgspec.structs.replace(site, launcher=launcher)
 
 

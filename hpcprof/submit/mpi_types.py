@@ -65,7 +65,8 @@ def finds_type(site: Site, job: Job) -> bool:
 def two_ranks(arguments: Sequence[str], nodes: int) -> list[str]:
     """Return srun's argv for two ranks, on two nodes if there are as many; ``arguments`` are the site's."""
     nodes = min(nodes, 2)
-    return ["srun", *arguments, f"--nodes={nodes}", "--ntasks=2", f"--ntasks-per-node={2 // nodes}"]
+    shape = [f"--nodes={nodes}", "--ntasks=2", f"--ntasks-per-node={2 // nodes}"]
+    return ["srun", *arguments, *shape]
 
 
 def ranks_apart(run: Run) -> str:

@@ -101,7 +101,8 @@ def _reach_host(site: Site, jobs: Sequence[Job]) -> tuple[Host | None, Site, Seq
     moved = [
         msgspec.structs.replace(job, directory=host.home) if job.directory == HOME else job for job in jobs
     ]
-    return host, msgspec.structs.replace(site, host=host.name, user=host.user, runs_dir=host.runs_dir), moved
+    remote_site = msgspec.structs.replace(site, host=host.name, user=host.user, runs_dir=host.runs_dir)
+    return host, remote_site, moved
 
 
 @contextmanager

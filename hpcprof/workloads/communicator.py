@@ -95,7 +95,8 @@ class StoreComm:
 
     def split(self, group: str) -> "StoreComm":
         """Return the communicator of the ranks that pass the same ``group``."""
-        members = [self._members[rank] for rank, other in enumerate(self.allgather(group)) if other == group]
+        groups = self.allgather(group)
+        members = [self._members[rank] for rank, other in enumerate(groups) if other == group]
         part = dist.PrefixStore(f"{self._calls}/{group}", self._store)
         return StoreComm(part, members, self._members[self.rank])
 

@@ -49,4 +49,5 @@ def choose_gpu(visible: Sequence[Sequence[str]], local_rank: int, host: str) -> 
 
 def thread_count(cores: Sequence[frozenset[int]], local_rank: int) -> int:
     """Return how many threads a rank can run alone; ``cores`` are those of each rank of the node."""
-    return max(1, min(len(frozenset().union(*cores)) // len(cores), len(cores[local_rank])))
+    share = len(frozenset().union(*cores)) // len(cores)
+    return max(1, min(share, len(cores[local_rank])))

@@ -45,7 +45,8 @@ def _fake_process_groups(rank: int, size: int) -> None:
         begin(_BACKEND, rank=rank, world_size=size, store=FakeStore())
 
     def new_group(*arguments: Any, **options: Any) -> Any:
-        return group(options.get("ranks", arguments[0] if arguments else None), backend=_BACKEND)
+        ranks = options.get("ranks", arguments[0] if arguments else None)
+        return group(ranks, backend=_BACKEND)
 
     begin_parallel, register = DistributedDataParallel.__init__, DistributedDataParallel.register_comm_hook
 

@@ -210,7 +210,8 @@ class JaxProfiler:
 
     def ready(self) -> bool:
         """Return whether the program has initialized its devices."""
-        is_initialized = getattr(sys.modules.get("jax._src.xla_bridge"), "backends_are_initialized", None)
+        bridge = sys.modules.get("jax._src.xla_bridge")
+        is_initialized = getattr(bridge, "backends_are_initialized", None)
         return bool(is_initialized and is_initialized())
 
     def synchronize(self) -> None:

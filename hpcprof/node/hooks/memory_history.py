@@ -84,12 +84,13 @@ class MemoryHistory:
             return
         with suppress(Exception):
             self._ask()
+            total = self._torch.cuda.get_device_properties(device).total_memory
             self._write_failed(
                 event="out_of_memory",
                 device=int(device),
                 asked_bytes=int(size),
                 free_bytes=int(free),
-                device_bytes=int(self._torch.cuda.get_device_properties(device).total_memory),
+                device_bytes=int(total),
                 module=self._modules.current(),
             )
             until = time.monotonic() + _ANSWER_S
@@ -257,6 +258,7 @@ def install(torch: Any, pulse: Any) -> None:
     spans = [span.partition("-") for span in ranks.split(",") if span]
     chosen = not spans or any(int(low) <= pulse.rank <= int(high or low) for low, _, high in spans)
     numbers = {int(step) for step in steps.split(",") if step.isdigit()} if chosen else set()
-    history = MemoryHistory(torch, pulse.run, pulse.rank, numbers, int(os.environ.get("WORLD_SIZE") or 1))
+    world = int(os.environ.get("WORLD_SIZE") or 1)
+    history = MemoryHistory(torch, pulse.run, pulse.rank, numbers, world)
     pulse.on_end.append(history.ended)
     history.start()

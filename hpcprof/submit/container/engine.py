@@ -128,7 +128,8 @@ def checks(engine: Engine, image: str, setup: ContainerSetup) -> dict[str, list[
 
 def run_checks(engine: Engine, image: str, setup: ContainerSetup) -> None:
     """Run the `checks` of an image in this terminal."""
-    failed = [name for name, command in checks(engine, image, setup).items() if run_in_terminal(command) != 0]
+    commands = checks(engine, image, setup)
+    failed = [name for name, command in commands.items() if run_in_terminal(command) != 0]
     if failed:
         raise HpcprofError(f"{image} has no working {', no working '.join(failed)}.")
 

@@ -218,7 +218,8 @@ def mpi_profiling(machine: Inspected) -> CheckResult:
 def _eztrace_modules(machine: Inspected) -> list[str]:
     if not machine.which("eztrace"):
         return []
-    names = re.findall(r"^(openmpi|mpich|mpi)\s", machine.run(["eztrace_avail"]).stdout, re.MULTILINE)
+    listed = machine.run(["eztrace_avail"]).stdout
+    names = re.findall(r"^(openmpi|mpich|mpi)\s", listed, re.MULTILINE)
     return ["its MPI" if name == "mpi" else {"openmpi": "Open MPI", "mpich": "MPICH"}[name] for name in names]
 
 

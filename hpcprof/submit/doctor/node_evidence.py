@@ -78,7 +78,8 @@ def judge_node(output: str) -> list[CheckResult]:
 
 
 def _processes(node: str, facts: dict[str, list[str]]) -> CheckResult:
-    if "python3" not in {*facts.get("tool", ())}:
+    tools = {*facts.get("tool", ())}
+    if "python3" not in tools:
         remedy = "Install Python 3.6 or later on the nodes."
         return broken(f"{node} has no python3, so that no run is seen to stall there.", remedy)
     if missing := facts.get("unreadable"):
@@ -96,7 +97,8 @@ def _stacks(node: str, facts: dict[str, list[str]]) -> CheckResult:
         scope = (facts.get("scope") or [""])[0]
         reason = f" (ptrace_scope is {scope})" if scope else ""
         observation = f"{' and '.join(refused)} may not look into processes on {node}{reason}: {lost}."
-        return warning(observation, "Ask the operators for sysctl kernel.yama.ptrace_scope=0 on the nodes.")
+        remedy = "Ask the operators for sysctl kernel.yama.ptrace_scope=0 on the nodes."
+        return warning(observation, remedy)
     observation = f"{node} has none of eu-stack, gdb and py-spy: {lost}."
     return warning(observation, "Install eu-stack (elfutils), gdb or py-spy on the nodes.")
 

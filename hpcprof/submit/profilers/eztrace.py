@@ -31,7 +31,8 @@ def _flags(target: Target, settings: Settings) -> tuple[Word, ...]:
     # A build for one implementation.
     single = base.OnNode(f"! {_has('openmpi|mpich')} && {_has('mpi')}", modules("mpi"))
     # Without the option it would load every module that is installed.
-    return (*output, *named, single, base.OnNode(f'[ "$1" = -t ] || stop {_UNKNOWN_MPI_NOTE!r}', ()))
+    chosen = base.OnNode(f'[ "$1" = -t ] || stop {_UNKNOWN_MPI_NOTE!r}', ())
+    return (*output, *named, single, chosen)
 
 
 def _has(module: str) -> str:

@@ -31,7 +31,8 @@ def _flags(target: Target, settings: Settings) -> tuple[Word, ...]:
     elif target.workload is None and target.captures == 1 and settings["capture"] == "auto":
         # Without a GPU nothing can call cudaProfilerStart.
         missing = "no GPU: --capture-steps is left out, and the program is recorded from its start"
-        capture = (base.OnNode(_HAS_GPU, tuple(map(str, capture)), ("--kill=none",), missing),)
+        ranged = tuple(map(str, capture))
+        capture = (base.OnNode(_HAS_GPU, ranged, ("--kill=none",), missing),)
     return (
         *_trace_flags(target, settings),
         *_sampling_flags(target, settings),

@@ -347,7 +347,8 @@ def _with_devices_of_ranks(site: Site, job: Job, scheduler: Scheduler) -> Site:
         devices = [
             ",".join(remaining[i : i + count]) for i in range(0, len(remaining) - count + 1, count or 1)
         ]
-    return msgspec.structs.replace(site, affinity=msgspec.structs.replace(site.affinity, devices=devices))
+    affinity = msgspec.structs.replace(site.affinity, devices=devices)
+    return msgspec.structs.replace(site, affinity=affinity)
 
 
 def _with_tool_paths(words: tuple[str, ...], tools: Mapping[str, str]) -> tuple[str, ...]:

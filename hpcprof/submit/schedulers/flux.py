@@ -144,7 +144,8 @@ class FluxScheduler(BatchScheduler):
 
     def submitted_from(self, script: Path, owner: str) -> str:
         """Return the id of the user's job whose script, which Flux keeps, names the run's folder."""
-        for job in _jobs(*run_scheduler_command(["flux", "jobs", "-a", "--json", f"--user={owner}"]).answer):
+        listing = run_scheduler_command(["flux", "jobs", "-a", "--json", f"--user={owner}"])
+        for job in _jobs(*listing.answer):
             jobspec = run_scheduler_command(["flux", "job", "info", _ascii_id(job["jobid"]), "jobspec"])
             if f"/{json.dumps(script.parent.name)[1:-1]}/" in jobspec.stdout:
                 return _ascii_id(job["jobid"])

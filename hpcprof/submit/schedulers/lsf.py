@@ -125,7 +125,8 @@ class LsfScheduler(BatchScheduler):
         """Submit by ``bsub``."""
         depends = ["-w", " && ".join(f"done({job_id})" for job_id in after)] if after else []
         command = ["sh", "-c", 'exec bsub "$@" <"$0"', str(script), *depends, *options]
-        return parse_bsub(*run_submission(command, directory).answer)
+        submission = run_submission(command, directory)
+        return parse_bsub(*submission.answer)
 
     def states(self, job_ids: Sequence[str], since: datetime) -> Mapping[str, Record]:
         """Ask for all jobs at once by ``bjobs -json``, which also lists those that have ended lately."""

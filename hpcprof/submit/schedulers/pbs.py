@@ -210,7 +210,8 @@ class PbsScheduler(BatchScheduler):
     ) -> str:
         """Submit by ``qsub``, without the environment: exported functions break qstat's JSON."""
         depends = ["-W", f"depend=afterok:{':'.join(after)}"] if after else []
-        return parse_qsub(*run_submission(["qsub", *depends, *options, str(script)], directory).answer)
+        submission = run_submission(["qsub", *depends, *options, str(script)], directory)
+        return parse_qsub(*submission.answer)
 
     def log_options(self, out: Path, err: Path) -> list[str]:
         """Return ``-o`` and ``-e``."""

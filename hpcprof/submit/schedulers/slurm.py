@@ -473,7 +473,8 @@ _NO_ANSWER = (
 
 def parse_sbatch(code: int, out: str, error: str) -> str:
     """Return the job id that ``sbatch --parsable`` printed: ``123`` or ``123;cluster``."""
-    ids = [line.strip() for line in out.split("\n") if _JOB_ID.fullmatch(line.strip())]
+    lines = out.split("\n")
+    ids = [line.strip() for line in lines if _JOB_ID.fullmatch(line.strip())]
     if code == 0 and ids:
         return ids[-1]
     reason = _complaint(error if code else f"{error}\n{out}")

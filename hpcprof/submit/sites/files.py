@@ -218,7 +218,8 @@ def _walltimes(site: Site) -> Iterator[tuple[str, str]]:
 
 
 def _core_problem(site: Site, cores: str) -> str:
-    if not all(map(_SPAN.fullmatch, cores.split(","))):
+    spans = [_SPAN.fullmatch(part) for part in cores.split(",")]
+    if not all(spans):
         return "write core numbers and spans, as in 0-7,32-39"
     numbers = core_numbers(cores)
     reserved = numbers & set(site.node.reserved_cores)

@@ -31,7 +31,8 @@ class Machine:
 
 def most_common_node(nodes: Sequence[Node], mebibytes: Sequence[int]) -> Node:
     """Return the shape of most nodes, with GPUs if any have them, and its largest memory of ``mebibytes``."""
-    counted = Counter(map(msgspec.json.encode, [node for node in nodes if node.gpus] or nodes))
+    chosen = [node for node in nodes if node.gpus] or nodes
+    counted = Counter(map(msgspec.json.encode, chosen))
     if not counted:
         return Node()
     node = from_json(counted.most_common(1)[0][0], Node)

@@ -101,7 +101,8 @@ def site_text(template: str, scheduler: Scheduler, ask: Ask) -> str:
     machine = scheduler.probe(ask_and_note)
     gpus = parse_nvidia_smi(ask(_GPUS))
     if gpus.gpus and not machine.node.gpus:
-        machine = replace(machine, node=msgspec.structs.replace(machine.node, gpus=gpus.gpus, gpu=gpus.gpu))
+        node = msgspec.structs.replace(machine.node, gpus=gpus.gpus, gpu=gpus.gpu)
+        machine = replace(machine, node=node)
         sources.append(f"{' '.join(_GPUS)} (on this machine: compare with a compute node)")
     lines = [
         "# Check every line against the machine's user guide, and name the guide under source.",

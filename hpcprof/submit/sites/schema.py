@@ -34,7 +34,8 @@ def site_schema() -> dict[str, Any]:
     for name in BUILT_IN:
         keys = find_scheduler(name).keys
         if keys.__struct_fields__:
-            definitions = _schema(keys, descriptions(import_module(keys.__module__)))["$defs"]
+            described = descriptions(import_module(keys.__module__))
+            definitions = _schema(keys, described)["$defs"]
             site["properties"][name] = definitions.pop(keys.__name__)
             schema["$defs"].update(definitions)
     site["anyOf"] = [{"required": ["scheduler"]}, {"required": ["extends"]}]
@@ -57,7 +58,8 @@ def _schema(model: type[msgspec.Struct], described: Mapping[str, Mapping[str, st
 
 def descriptions(module: ModuleType) -> dict[str, dict[str, str]]:
     """Return the text under each field of a module's models, by model and field."""
-    models = [node for node in ast.parse(inspect.getsource(module)).body if isinstance(node, ast.ClassDef)]
+    tree = ast.parse(inspect.getsource(module))
+    models = [node for node in tree.body if isinstance(node, ast.ClassDef)]
     return {model.name: dict(_described_keys(model)) for model in models}
 
 

@@ -98,7 +98,8 @@ def _time(group: _Mpi, operation: Operation, budget: float) -> float:
         return group.longest((time.perf_counter() - begin) / count)
 
     mean(_WARM_UP)
-    return mean(int(np.clip(budget / max(mean(1), 1e-9), _FEWEST, _MAX_REPEATS)))
+    typical = mean(1)
+    return mean(int(np.clip(budget / max(typical, 1e-9), _FEWEST, _MAX_REPEATS)))
 
 
 class _Mpi:

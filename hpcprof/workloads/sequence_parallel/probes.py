@@ -81,7 +81,8 @@ class Links:
         if streams == 2:
             self._side.wait_stream(here)
         for shard, into in zip(self._shards, self._into, strict=True):
-            halves = zip(shard[index % len(shard)].chunk(streams), into.chunk(streams), strict=True)
+            source = shard[index % len(shard)]
+            halves = zip(source.chunk(streams), into.chunk(streams), strict=True)
             for stream, (rows, to) in zip((here, self._side), halves, strict=False):
                 with torch.cuda.stream(stream):
                     to.copy_(rows, non_blocking=True)

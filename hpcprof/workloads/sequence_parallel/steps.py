@@ -44,7 +44,8 @@ class Block(torch.autograd.Function):
         call: Call = ctx.call
         if call.gradient is None or gradient.data_ptr() != call.gradient.data_ptr():
             raise RuntimeError("the gradient is not in the memory that the peers read")
-        return (*(tensor.detach() for tensor in call.mode.backward(call.index, call.timer)), None)
+        gradients = call.mode.backward(call.index, call.timer)
+        return (*(tensor.detach() for tensor in gradients), None)
 
 
 @dataclass(frozen=True)

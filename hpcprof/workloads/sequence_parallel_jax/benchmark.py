@@ -49,7 +49,8 @@ def run(wanted: Parameters | UsageError) -> int:
             print(f"hpcprof: {error}", file=sys.stderr)
         return error.exit_code
     if size > 1:
-        jax.distributed.initialize(f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}", size, rank)
+        address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        jax.distributed.initialize(address, size, rank)
     result = _measure(wanted, environment, rank, size)
     schema.write(result, environment.results_dir)
     check = result.correctness

@@ -69,7 +69,8 @@ _PLAIN_TEXT = re.compile(
 
 def yaml_value(value: object) -> str:
     """Return a value as JSON for YAML, which has no surrogate pairs, in printable ASCII on one line."""
-    return _SPECIAL.sub(lambda match: f"\\U{ord(match[0]):08x}", json.dumps(value, ensure_ascii=False))
+    text = json.dumps(value, ensure_ascii=False)
+    return _SPECIAL.sub(lambda match: f"\\U{ord(match[0]):08x}", text)
 
 
 def pod_argument(text: str) -> str:
@@ -167,7 +168,9 @@ class KubernetesScheduler(Scheduler):
 
 def pod_directory(run_directory: Path, mount: Path) -> Path:
     """Return the run directory in the pods: the same path if the volume is mounted here too."""
-    return run_directory if run_directory.is_relative_to(mount) else mount / run_directory.name
+    if run_directory.is_relative_to(mount):
+        return run_directory
+    return mount / run_directory.name
 
 
 def _resources(job: Job) -> dict[str, str]:

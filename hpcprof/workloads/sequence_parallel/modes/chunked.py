@@ -63,7 +63,8 @@ class Chunked(Mode):
             if c + 1 < self._chunks:
                 gathering = all_gather(self._grad_gathered[c + 1], parts[c + 1], async_op=True)
             elif self._regather:
-                pairs = zip(self._gathered, buffers.input(self._index).chunk(self._chunks), strict=True)
+                sources = buffers.input(self._index).chunk(self._chunks)
+                pairs = zip(self._gathered, sources, strict=True)
                 again = [all_gather(whole, part, async_op=True) for whole, part in pairs]
             buffers.multiply_back_2(self._grad_gathered[c], self._grad_inner[c])
             buffers.multiply_back_1(self._grad_inner[c], self._partial[c])

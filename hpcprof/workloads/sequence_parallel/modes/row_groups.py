@@ -62,7 +62,8 @@ def peer_groups(peers: int, rows: int) -> list[RowGroups]:
     total = peers * rows
     if not total:
         return [()]
-    return list(dict.fromkeys([(rows,) * peers, (total,), *[(cut, total - cut) for cut in tile_cuts(total)]]))
+    pairs = [(cut, total - cut) for cut in tile_cuts(total)]
+    return list(dict.fromkeys([(rows,) * peers, (total,), *pairs]))
 
 
 def tile_cuts(rows: int) -> list[int]:

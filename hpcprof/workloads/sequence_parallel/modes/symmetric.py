@@ -61,8 +61,9 @@ class Symmetric(Mode):
         """Run one step forward; the operators allocate their results."""
         buffers = self._buffers
         self._index = index
+        source = buffers.input(index)
         gathered, (inner,) = self._all_gather_matmul(
-            buffers.input(index), [buffers.weight_1], 0, self._group, return_A=True
+            source, [buffers.weight_1], 0, self._group, return_A=True
         )
         output: torch.Tensor = self._matmul_reduce_scatter(inner, buffers.weight_2, "sum", 0, self._group)
         self._gathered, self._inner = gathered, inner
