@@ -29,6 +29,8 @@ class LossKind(str, Enum):
     """The clock of a GPU was off by ``detail``, and its times are shifted."""
     LAUNCH = "launch"
     """The call that launched an operation is not in the profile, where others are."""
+    QUEUED = "queued"
+    """Operations were launched before the capture, and waited for the GPU when it began."""
     UNTRACED = "untraced"
     """No launch call is in the profile."""
     UNLINKED = "unlinked"
@@ -296,6 +298,7 @@ _SENTENCES = {
     "of the capture, and {are} left out",
     LossKind.CLOCK: "the clock of a GPU is {detail} the host's: {amount} {are} shifted by that",
     LossKind.LAUNCH: "{amount} {has} no recorded launch call",
+    LossKind.QUEUED: "{amount} {were} launched before the capture began",
     LossKind.UNTRACED: "{amount} {has} no recorded launch call, because the capture has no API calls",
     LossKind.UNLINKED: "{amount} {has} no recorded launch call, because the profile links no call to what it "
     "launched",

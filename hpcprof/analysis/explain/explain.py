@@ -247,7 +247,7 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     findings = with_machine(order_findings(findings, elapsed, kind_of), inputs.tables)
     explanation = Explanation(tuple(findings), tuple(hiding), unjudged, summary)
     if not quiet:
-        idle = unexplained_idle(inputs.tables["step_account"], explanation.shown(), elapsed)
+        idle = unexplained_idle(inputs.tables["step_account"], explanation.shown(), elapsed, uncertain)
         explanation = replace(explanation, not_judged=(*idle, *unjudged))
     return explanation, critical_path(replay.recorded or replay)
 

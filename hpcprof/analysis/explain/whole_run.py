@@ -43,6 +43,8 @@ from hpcprof.runs.step_time import single_long_steps
 _MIN_COPYING_PCT = 20.0
 """Minimum share of a capture without steps for copies that nothing hides to be a finding."""
 
+_MOSTLY_EXPOSED = 0.5
+"""Minimum share of the time of memory operations without a kernel beside them that is most of it."""
 _MIN_MOVING_SHARE = 0.03
 """Minimum share of the capture for pages of unified memory that the driver moves."""
 
@@ -194,33 +196,46 @@ def unexplained_in_mpi(
         yield NotJudged(WAITING, f"on average a rank waits {share} for others. {reason}")
 
 
-def unexplained_idle(account: pd.DataFrame, findings: Sequence[Finding], wall: float) -> Iterator[NotJudged]:
-    """Yield how long the GPU is idle in a step of ``wall`` ns, if no finding explains most of that."""
+def unexplained_idle(
+    account: pd.DataFrame, findings: Sequence[Finding], wall: float, uncertain: Sequence[NotJudged]
+) -> Iterator[NotJudged]:
+    """Yield how long the GPU is idle in a step of ``wall`` ns, if no finding explains most of that.
+
+    ``uncertain`` are the causes that may explain it, the costliest first.
+    """
     idle = float(account["idle_ns"].astype(float).median()) if len(account) else 0.0
     if idle - sum(item.saving_ns or 0 for item in findings) >= _MIN_IDLE_SHARE * wall:
         share = f"{format_ns(idle)} of a step ({100 * idle / wall:.0f} %)"
-        yield NotJudged(
-            IDLE, f"the GPU is idle for {share}, and no replay shortens that (--analysis idle_causes)"
-        )
+        reason = "and no replay shortens that (--analysis idle_causes)"
+        if uncertain:
+            reason = f"perhaps for {find_cause(uncertain[0].what).title}: {uncertain[0].reason}"
+        yield NotJudged(IDLE, f"the GPU is idle for {share}, {reason}")
 
 
 def moving_pages(breakdown: pd.DataFrame, copies: pd.DataFrame) -> Iterator[NotJudged]:
     """Yield how long the driver moves pages of unified memory, if it is much of the capture.
 
-    ``breakdown`` and ``copies`` are that table and ``memops``.
+    Kernels that need the pages run meanwhile. ``breakdown`` and ``copies`` are that table and ``memops``.
     """
     if not len(breakdown) or not len(copies):
         return
     moved = copies[copies["operation"].str.contains(MIGRATION)]
-    span = float(breakdown["span_ns"].astype(float).sum())
+    times = breakdown[["span_ns", "exposed_mem_ns"]].astype(float).sum()
     time = float(moved["total_ns"].astype(float).sum())
-    if len(moved) and time >= _MIN_MOVING_SHARE * span:
+    if len(moved) and time >= _MIN_MOVING_SHARE * times["span_ns"]:
         amount = format_bytes(float(moved["total_bytes"].astype(float).sum()))
+        if times["exposed_mem_ns"] < _MOSTLY_EXPOSED * float(copies["total_ns"].astype(float).sum()):
+            remedy = "and kernels that need them wait: cudaMemPrefetchAsync moves them before"
+        else:
+            back = moved[moved["operation"].str.contains(_PAGES_TO_HOST)]["total_ns"].astype(float).sum()
+            remedy = (
+                f"while no kernel runs, for {format_ns(float(back))} of it to the host: where it waits for "
+                "them, cudaMemPrefetchAsync to the host moves them in larger pieces"
+            )
         yield NotJudged(
             PAGES,
             f"the driver moves pages of unified memory for {format_ns(time)} of the capture "
-            f"({100 * time / span:.0f} %; {amount}), and kernels that need them wait: cudaMemPrefetchAsync "
-            "moves them before",
+            f"({100 * time / times['span_ns']:.0f} %; {amount}), {remedy}",
         )
 
 

@@ -44,7 +44,7 @@ def _concerns(loss: Loss, events: Events | None) -> bool:
     """Return whether an analysis reads what is missing of the rows, if it reads the rows."""
     if events is None:
         return True
-    if loss.kind in (LossKind.LAUNCH, LossKind.UNLINKED, LossKind.UNTRACED):
+    if loss.kind in (LossKind.LAUNCH, LossKind.QUEUED, LossKind.UNLINKED, LossKind.UNTRACED):
         return events.launches
     return loss.kind is not LossKind.FIELD or events.read_field(loss.detail)
 

@@ -11,12 +11,13 @@ from hpcprof.analysis.steps.phases import phases_of
 from hpcprof.analysis.steps.range_names import PROFILER_STEP
 from hpcprof.analysis.steps.step_detection import rows_named
 from hpcprof.analysis.steps.step_ranges import steps_of
+from hpcprof.analysis.steps.streams import NEVER, NO_CALL, launch_calls, streams
 from hpcprof.common.units import format_ns
 from hpcprof.profiles.columns.joins import launch_pairs
 from hpcprof.profiles.columns.unique import named
 from hpcprof.profiles.losses import Loss, LossKind, Subject
-from hpcprof.profiles.timeline import Ints, Timeline
-from hpcprof.profiles.waiting_calls import launches_graph
+from hpcprof.profiles.timeline import Ints, Mask, Timeline
+from hpcprof.profiles.waiting_calls import launches_graph, waits_for_device
 
 MIGRATION = re.compile(r"\bUnified\b|\bUVM\b|migrat", re.IGNORECASE)
 """Names of moves of pages of unified memory."""
@@ -35,22 +36,45 @@ def capture_losses(timeline: Timeline) -> list[Loss]:
 
 
 def _launch_losses(timeline: Timeline) -> list[Loss]:
-    """Count the operations without a recorded launch call.
+    """Count the operations without a recorded launch call, those launched before the capture by themselves.
 
     The driver moves pages of unified memory by itself, without a call.
     """
-    linked = launch_pairs(timeline)[0]
-    lost = np.ones(timeline.operation_count, bool)
-    lost[linked] = False
-    parts = np.split(lost, np.cumsum([len(timeline.kernels), len(timeline.memops)]))
-    parts[1] &= ~named(timeline, timeline.memops.name, MIGRATION.search)
-    counts = zip((Subject.KERNEL, Subject.MEMORY, Subject.GRAPH), parts, strict=True)
+    lost = launch_calls(timeline) == NO_CALL
+    lost[len(timeline.kernels) :][: len(timeline.memops)] &= ~named(
+        timeline, timeline.memops.name, MIGRATION.search
+    )
     kind = LossKind.LAUNCH
     if not len(timeline.calls):
         kind = LossKind.UNTRACED
-    elif not len(linked) and len(launch_rows(timeline)):
+    elif not len(launch_pairs(timeline)[0]) and len(launch_rows(timeline)):
         kind = LossKind.UNLINKED
-    return [Loss(kind, subject, int(part.sum()), len(part)) for subject, part in counts if part.any()]
+    earlier = _launched_before(timeline)
+    ends = np.cumsum([len(timeline.kernels), len(timeline.memops)])
+    return [
+        Loss(each, subject, int(part.sum()), len(part))
+        for each, rows in ((kind, lost & ~earlier), (LossKind.QUEUED, lost & earlier))
+        for subject, part in zip(
+            (Subject.KERNEL, Subject.MEMORY, Subject.GRAPH), np.split(rows, ends), strict=True
+        )
+        if part.any()
+    ]
+
+
+def _launched_before(timeline: Timeline) -> Mask:
+    """Return which operations were launched before the capture.
+
+    They run before the first operation of their stream that has a launch call, since a stream keeps the
+    order of its launches, and no call has waited for the whole GPU yet.
+    """
+    call, (start,) = launch_calls(timeline), timeline.of_operations("start")
+    before: Mask = np.zeros(len(call), bool)
+    for _, _, rows in streams(timeline):
+        launched = call[rows] != NO_CALL
+        before[rows[: np.argmax(launched)]] = True
+    waits = named(timeline, timeline.calls.name, waits_for_device)
+    before &= start < timeline.calls.end[waits].min(initial=NEVER)
+    return before
 
 
 def _execution_losses(timeline: Timeline) -> list[Loss]:

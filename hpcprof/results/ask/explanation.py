@@ -72,9 +72,9 @@ _READ = (_PATH, "mpi_waits")
 
 _HARMLESS = (
     *(LossKind.NOTE, LossKind.CLOCK, LossKind.OPEN, LossKind.STEP, LossKind.BEFORE),
-    *(LossKind.NUMBERED, LossKind.MERGED, LossKind.TABLE),
+    *(LossKind.NUMBERED, LossKind.MERGED, LossKind.TABLE, LossKind.QUEUED),
 )
-"""Losses that leave out no event."""
+"""Losses that leave out no event of the capture."""
 
 _FEW_LAUNCHES = 0.01
 """Maximum share of operations without a launch call that does not matter: a capture begins amid work."""
@@ -82,7 +82,7 @@ _FEW_LAUNCHES = 0.01
 _MPI = "MPI_"
 """Names of places between calls of MPI contain it."""
 
-_VERSION_KEY, _VERSION = "version", 26
+_VERSION_KEY, _VERSION = "version", 27
 """Raised when explanations say something else about the same analyses: they are then computed again."""
 
 RanksRead = Callable[[int, int], None]

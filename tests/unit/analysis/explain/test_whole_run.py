@@ -12,6 +12,7 @@ import pytest
 
 from hpcprof.analysis.explain import whole_run
 from hpcprof.analysis.explain.cause import Cause
+from hpcprof.analysis.explain.explanation import NotJudged
 from hpcprof.analysis.explain.inputs import ExplainInputs
 from hpcprof.analysis.explain.whole_run import (
     double_precision,
@@ -64,22 +65,42 @@ def test_ranks_without_a_profile_are_named() -> None:
 
 def test_idle_time_that_no_finding_explains_is_said() -> None:
     account = pd.DataFrame({"idle_ns": [600_000, 640_000, 9_000_000]})
-    (said,) = unexplained_idle(account, [], 1e6)
-    assert said.reason.startswith("the GPU is idle for 640.0 µs of a step (64 %)")
-    assert not [*unexplained_idle(account, [finding(45)], 1e6)]
-    assert not [*unexplained_idle(account.iloc[:0], [], 1e6)]
+    (said,) = unexplained_idle(account, [], 1e6, [])
+    assert said.reason.startswith("the GPU is idle for 640.0 µs of a step (64 %), and no replay")
+    assert not [*unexplained_idle(account, [finding(45)], 1e6, [])]
+    assert not [*unexplained_idle(account.iloc[:0], [], 1e6, [])]
+
+
+def test_idle_time_that_too_few_steps_explain_names_the_cause_that_they_show() -> None:
+    account = pd.DataFrame({"idle_ns": [600_000, 640_000, 9_000_000]})
+    few = NotJudged(
+        "host_work", "it seems to cost 600.0 µs of a step in data, but 3 steps are too few to tell"
+    )
+    (said,) = unexplained_idle(account, [], 1e6, [few])
+    assert said.reason.endswith(f"of a step (64 %), perhaps for host work: {few.reason}")
 
 
 def test_much_time_of_pages_of_unified_memory_is_said() -> None:
     """Rebuilt from a public export whose only kernel waited for its pages for half of its time."""
     names = ["[CUDA memcpy Unified Host-to-Device]", "[CUDA memcpy Host-to-Device]"]
     copies = pd.DataFrame({"operation": names, "total_ns": [4e6, 9e6], "total_bytes": [8e6, 9e6]})
-    (said,) = moving_pages(pd.DataFrame({"span_ns": [16e6]}), copies)
+    beside = pd.DataFrame({"span_ns": [16e6], "exposed_mem_ns": [1e6]})
+    (said,) = moving_pages(beside, copies)
     assert said.reason.startswith(
         "the driver moves pages of unified memory for 4.000 ms of the capture (25 %"
     )
-    assert not [*moving_pages(pd.DataFrame({"span_ns": [160e6]}), copies)]
-    assert not [*moving_pages(pd.DataFrame({"span_ns": [16e6]}), copies.iloc[1:])]
+    assert "kernels that need them wait" in said.reason
+    assert not [*moving_pages(beside.assign(span_ns=160e6), copies)]
+    assert not [*moving_pages(beside, copies.iloc[1:])]
+
+
+def test_no_kernel_waits_for_pages_that_move_while_none_runs() -> None:
+    """Rebuilt from a public export: prefetched before the only kernel, and read by the host after it."""
+    names = ["[CUDA memcpy Unified Host-to-Device]", "[CUDA memcpy Unified Device-to-Host]"]
+    copies = pd.DataFrame({"operation": names, "total_ns": [3e6, 2e6], "total_bytes": [8e6, 9e6]})
+    (said,) = moving_pages(pd.DataFrame({"span_ns": [16e6], "exposed_mem_ns": [5e6]}), copies)
+    assert "while no kernel runs, for 2.000 ms of it to the host" in said.reason
+    assert "kernels that need them wait" not in said.reason
 
 
 def test_several_steps_are_seen_in_the_first_profile(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,6 +44,24 @@ def test_operations_without_a_launch_call_are_counted_by_kind() -> None:
     ]
 
 
+def test_what_was_launched_before_the_capture_is_first_on_its_stream_and_before_any_wait_for_the_gpu() -> (
+    None
+):
+    backlog = [(10, 20, COMP, None), (20, 30, COMP, None)]
+    whole = timeline([*backlog, (40, 50, COMP, 35, 0), (60, 70, COMP, None)])
+    assert capture_losses(whole) == [
+        Loss(LossKind.LAUNCH, Subject.KERNEL, 1, 4),
+        Loss(LossKind.QUEUED, Subject.KERNEL, 2, 4),
+    ]
+    waits = ApiCalls(*(np.array([value]) for value in (5, 15, 0, 0, len(whole.strings), NO_CORRELATION)))
+    texts = np.array([*whole.strings, "cudaDeviceSynchronize"], object)
+    waited = replace(whole, calls=concatenate(ApiCalls, [whole.calls, waits]), strings=texts)
+    assert capture_losses(waited) == [
+        Loss(LossKind.LAUNCH, Subject.KERNEL, 2, 4),
+        Loss(LossKind.QUEUED, Subject.KERNEL, 1, 4),
+    ]
+
+
 def test_operations_without_any_number_of_a_launch_are_unlinked_and_not_begun_too_early() -> None:
     """Rebuilt from mlcommons/chakra#128: PyTorch on ROCm wrote no correlations."""
     whole = timeline([(10, 20, COMP, 5, 0), (30, 40, COMP, 25, 0)])
