@@ -35,6 +35,8 @@ class LossKind(str, Enum):
     """No launch call is in the profile."""
     UNLINKED = "unlinked"
     """Launch calls are in the profile, but nothing links them to the operations that they launched."""
+    FAILED = "failed"
+    """Calls of the program returned the error ``detail``, and did no work."""
     MISSING = "missing"
     """Calls launched operations that are not in the profile."""
     GRAPH = "graph"
@@ -141,6 +143,8 @@ class Loss:
             return ""
         if self.subject is Subject.MPI_OPERATION:
             return _OTHER_PROFILER
+        if self.kind is LossKind.ROW and self.detail not in ("start", "end", "duration"):
+            return _COPY_AGAIN
         if self.kind is LossKind.MISSING and self.subject is Subject.GRAPH:
             return _REMEDIES[LossKind.GRAPH]
         if self.kind is LossKind.MISSING and self.subject in _OF_SUBJECT:
@@ -247,6 +251,7 @@ _OF_SUBJECT = {
     Subject.PROGRAM: "Record fewer steps, or with a newer version: JAX's profiler lost what GPUs did.",
 }
 _RECORD_AGAIN_REMEDY = "Record again, with a newer profiler or driver: these stamps are not the program's."
+_COPY_AGAIN = "Copy the profile again, or record it again: a part of it is cut off or damaged."
 _ROOM = (
     "The profiler lost events: give it larger buffers[nsys: or flush them more often (nsys "
     "--cuda-flush-interval)][torch: (Kineto's ACTIVITIES_MAX_GPU_BUFFER_SIZE_MB)], or record fewer steps."
@@ -260,6 +265,8 @@ _REMEDIES = {
     LossKind.UNLINKED: "Record with a profiler that numbers launches[roc: (rocprofv3 --output-format rocpd)]"
     "[torch: (a newer PyTorch)]. Times on the GPU are right without.",
     LossKind.LAUNCH: "Begin the capture before the work is launched, and trace all API calls.",
+    LossKind.FAILED: "The program fails, not its recording: check what its calls return, of which "
+    "compute-sanitizer finds the first that fails, and record again.",
     LossKind.MISSING: _ROOM,
     LossKind.DIAGNOSTIC: _ROOM,
     LossKind.GRAPH: "[nsys: Record the kernels of CUDA graphs: --profiler-option cuda-graph-trace=node (nsys "
@@ -302,6 +309,7 @@ _SENTENCES = {
     LossKind.UNTRACED: "{amount} {has} no recorded launch call, because the capture has no API calls",
     LossKind.UNLINKED: "{amount} {has} no recorded launch call, because the profile links no call to what it "
     "launched",
+    LossKind.FAILED: "{amount} failed with error {detail}",
     LossKind.MISSING: "{amount} {has} no operation on the GPU in the profile",
     LossKind.GRAPH: "{count:,} {launches} of CUDA graphs {were} traced as a whole: {they_count} as compute, "
     "and {their} kernels are not in the profile (nsys --cuda-graph-trace=node records them)",

@@ -36,7 +36,7 @@ from hpcprof.analysis.steps.capture_losses import MIGRATION
 from hpcprof.analysis.steps.run_step import PARTS, StepSeries, step_series, whole_steps
 from hpcprof.analysis.steps.wall_time import step_intervals
 from hpcprof.common.units import counted, format_bytes, format_ns, named_ranks
-from hpcprof.profiles.losses import sum_losses
+from hpcprof.profiles.losses import LossKind, sum_losses
 from hpcprof.profiles.timeline import Category, Mask, Timeline
 from hpcprof.runs.step_time import single_long_steps
 
@@ -329,8 +329,13 @@ def of_capture(inputs: ExplainInputs) -> Iterator[Finding]:
     if inputs.coverage and len(rows := inputs.tables["rank_collectives"]):
         missing = tuple(largest("rank_collectives", "world_ranks", rows)[:1])
     rank_losses = [(rank, loss) for rank in lacking for loss in inputs.losses[rank]]
+    rank_losses.sort(key=lambda of_rank: of_rank[1].kind is not LossKind.FAILED)
     sentences = [loss.sentence for _, loss in sum_losses(rank_losses)]
-    remedies = [part for _, loss in rank_losses for part in _SENTENCE_END.split(loss.remedy) if part]
+    # A program that failed may be why events are missing.
+    failed = [of_rank for of_rank in rank_losses if of_rank[1].kind is LossKind.FAILED]
+    remedies = [
+        part for _, loss in failed or rank_losses for part in _SENTENCE_END.split(loss.remedy) if part
+    ]
     if inputs.coverage or not remedies:
         remedies.append(find_cause(Cause.CAPTURE_INCOMPLETE).remedy)
     if inputs.coverage:

@@ -78,11 +78,12 @@ def _launched_before(timeline: Timeline) -> Mask:
 
 
 def _execution_losses(timeline: Timeline) -> list[Loss]:
-    """Count the launch calls whose operations are not in the profile, but those counted as left out."""
+    """Count the launch calls whose operations are not in the profile, but those left out or failed."""
     left_out = sum(
         loss.count
         for loss in timeline.origin.losses
-        if loss.kind in _LEFT_OUT_KINDS and loss.subject in (Subject.KERNEL, Subject.GRAPH)
+        if (loss.kind in _LEFT_OUT_KINDS and loss.subject in (Subject.KERNEL, Subject.GRAPH))
+        or (loss.kind is LossKind.FAILED and loss.subject is Subject.LAUNCH)
     )
     rows, launching = lost_launches(timeline), launch_rows(timeline)
     is_graph_launch = named(timeline, timeline.calls.name, launches_graph)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hpcprof.profiles.columns.unique import distinct, each, numbered_rows
 from hpcprof.profiles.host_memory import host_memory
@@ -38,6 +39,7 @@ _CALL = {
     "globalTid": NO_ID,
     "correlationId": NO_CORRELATION,
     "nameId": NO_ID,
+    "returnValue": 0,
 }
 _OPERATION = {
     "start": REQUIRED,
@@ -88,7 +90,24 @@ _MEMORY_LABELS = {
     5: "Device Static",
     6: "Managed Static",
 }
-
+# Errors of CUDA after which a launch, or any call, has done no work. Programs meet others on purpose.
+_LAUNCH_ERRORS = {
+    9: "9 of CUDA (invalid grid or block)",
+    98: "98 of CUDA (no code for this GPU)",
+    209: "209 of CUDA (no code for this GPU)",
+    218: "218 of CUDA (invalid PTX)",
+    222: "222 of CUDA (PTX of a newer toolkit than the driver's)",
+    701: "701 of CUDA (too many registers or too much shared memory)",
+}
+_LASTING_ERRORS = {
+    700: "700 of CUDA (illegal memory access)",
+    702: "702 of CUDA (timeout)",
+    710: "710 of CUDA (assertion)",
+    715: "715 of CUDA (illegal instruction)",
+    716: "716 of CUDA (misaligned address)",
+    718: "718 of CUDA (invalid program counter)",
+    719: "719 of CUDA (failed launch)",
+}
 
 BULK: dict[str, Mapping[str, int | None]] = {
     _CALLS: _CALL,
@@ -106,7 +125,30 @@ def read_calls(export: NsysExport) -> tuple[IntColumns, list[Loss]]:
     if table is None:
         return _no_columns(*_CALL), []
     table.require("nameId")
-    return with_odd_fields(table.read_bulk(_CALL), Subject.CALL)
+    columns = table.read_bulk(_CALL)
+    columns.odd.pop("returnValue", None)
+    return with_odd_fields(columns, Subject.CALL)
+
+
+def failed_calls(columns: IntColumns, called: Ints, texts: NDArray[np.object_]) -> list[Loss]:
+    """Count the calls of the program that did no work, by their error.
+
+    ``columns`` are those of the calls, and ``called`` the numbers of their names in ``texts``.
+    """
+    failed = np.flatnonzero(columns["returnValue"])
+    if not len(failed):
+        return []
+    launches = {number for number, text in enumerate(texts) if text is not None and "Launch" in text}
+    is_launch = np.isin(called, [*launches])
+    found = []
+    for subject, rows, errors in (
+        (Subject.LAUNCH, is_launch, _LAUNCH_ERRORS | _LASTING_ERRORS),
+        (Subject.CALL, ~is_launch, _LASTING_ERRORS),
+    ):
+        returned = columns["returnValue"][failed[rows[failed]]]
+        counts = {detail: np.count_nonzero(returned == code) for code, detail in errors.items()}
+        found += losses(LossKind.FAILED, subject, counts, int(np.count_nonzero(rows)))
+    return found
 
 
 def api_calls(columns: IntColumns, name: Ints) -> ApiCalls:

@@ -16,6 +16,7 @@ from hpcprof.profiles.readers.nsys.nccl_calls import read_collectives
 from hpcprof.profiles.readers.nsys.nvtx_ranges import ranges, read_events
 from hpcprof.profiles.readers.nsys.operations import (
     api_calls,
+    failed_calls,
     kernels,
     read_calls,
     read_graphs,
@@ -65,11 +66,13 @@ def _timeline(export: NsysExport) -> Timeline:
     mpi_calls, mpi_operations, lost_mpi = read_mpi(export, strings)
     os_calls, lost_system = read_os_calls(export, strings)
     samples, lost_samples = read_device_samples(export, strings)
-    texts, all_calls = strings.array(), api_calls(calls, called)
+    texts = strings.array()
+    failed = failed_calls(calls, called, texts)
+    all_calls = api_calls(calls, called)
     waits, lost_waits = read_synchronizations(export, all_calls, texts, process)
     unnamed = [*_name_losses(names, Subject.KERNEL), *_name_losses(called, Subject.CALL)]
     lost = [*lost_kernels, *lost_memory, *lost_graphs, *lost_calls, *lost_ranges, *lost_waits, *lost_mpi]
-    lost += [*lost_system, *lost_samples, *unnamed]
+    lost += [*lost_system, *lost_samples, *unnamed, *failed]
     unread = export.unread()
     lost += losses(LossKind.TABLE, Subject.CAPTURE, {", ".join(unread): len(unread)})
     # Without kernels, the processes that called the GPU's API are those of the rank.

@@ -144,6 +144,8 @@ def test_each_kind_of_incompleteness_has_a_remedy_of_its_own() -> None:
     assert "--hip-trace" in remedy(LossKind.UNTRACED)
     assert "cuda-graph-trace=node" in remedy(LossKind.GRAPH, Subject.GRAPH)
     assert "larger buffers" in remedy(LossKind.MISSING, Subject.LAUNCH)
+    assert "stamps are not" in remedy(LossKind.ROW, detail="end")
+    assert "cut off or damaged" in remedy(LossKind.ROW, detail="number of values")
     assert "cuda-graph-trace=node" in remedy(LossKind.MISSING, Subject.GRAPH)
     assert "buffers" not in remedy(LossKind.DIAGNOSTIC, Subject.CAPTURE, "The clock of the GPU changed.")
     unsupported = remedy(LossKind.DIAGNOSTIC, Subject.CAPTURE, "Device 0: unable to collect GPU activity.")
@@ -156,6 +158,13 @@ def test_each_kind_of_incompleteness_has_a_remedy_of_its_own() -> None:
         LossKind.DIAGNOSTIC, Subject.CAPTURE, "Not all OS runtime libraries events might have been collected."
     )
     assert "end by itself" in unflushed and "buffers" not in unflushed
+
+
+def test_what_failed_comes_first_and_explains_the_rest() -> None:
+    lost, failed = (Loss(kind, Subject.LAUNCH, 1, 1, "700") for kind in (LossKind.MISSING, LossKind.FAILED))
+    (finding,) = of_capture(inputs(0, (lost, failed)))
+    assert finding.where.startswith("1 of 1 launch call failed with error 700; 1 of 1 launch call has no")
+    assert "compute-sanitizer" in finding.remedy and "supports the device" not in finding.remedy
 
 
 def test_two_losses_with_one_remedy_say_it_once() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hpcprof.analysis.steps.capture_losses import capture_losses
 from hpcprof.analysis.summaries.nvtx_gpu_projection import ranges
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.losses import Loss, LossKind, Subject
@@ -328,6 +329,27 @@ def test_without_kernels_processes_that_called_no_api_of_the_gpu_lost_nothing(tm
         f"INSERT INTO DIAGNOSTIC_EVENT VALUES (2, 'No CUDA events collected. Why?', {MACHINE + 2**24})",
     )
     assert not [loss for loss in read(path).origin.losses if loss.kind is LossKind.DIAGNOSTIC]
+
+
+def test_launches_that_failed_are_no_launches_whose_kernels_are_lost(tmp_path: Path) -> None:
+    """Rebuilt from public exports: PTX too new for the driver, and a kernel that leaves its memory."""
+    path = tmp_path / "rank0.sqlite"
+    calls = [(5, 222, "cudaLaunchKernel"), (5, 222, "cudaLaunchKernel"), (6, 700, "cudaDeviceSynchronize")]
+    calls += [(7, 98, "cudaFuncGetAttributes"), (8, 600, "cudaEventQuery"), (9, 0, "cudaFree")]
+    change(
+        path,
+        *generated_exports.SCHEMA.strip().split(";")[:-1],
+        *(f"INSERT INTO StringIds VALUES ({i}, '{name}')" for i, (_, _, name) in enumerate(calls, 1)),
+        *(
+            f"INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES ({at}, {at + 1}, 0, 1, {i}, {i}, {code})"
+            for i, (at, code, _) in enumerate(calls, 1)
+        ),
+    )
+    timeline = read(path)
+    assert [loss.sentence for loss in (*timeline.origin.losses, *capture_losses(timeline))] == [
+        "2 of 2 launch calls failed with error 222 of CUDA (PTX of a newer toolkit than the driver's)",
+        "1 of 4 API calls failed with error 700 of CUDA (illegal memory access)",
+    ]
 
 
 def test_tables_of_events_that_are_not_read_are_named_once(export: Path) -> None:
