@@ -59,7 +59,7 @@ def command(
     """Show what profiles say: collect, explain and report them.
 
     PATH is a profile (*.sqlite, *.nsys-rep or *_pqtdir of Nsight Systems, *.json of PyTorch, *.ncu-rep or
-    *.csv of Nsight Compute, *.db, *_results.json, *_kernel_trace.csv or *_counter_collection.csv of
+    *.csv of Nsight Compute, *.db, *_results.json, *kernel_trace.csv or *counter_collection.csv of
     rocprofv3, chrome_trace.json or *.unitrace.json of unitrace, *.xplane.pb of JAX, *_ascend_pt of torch_npu,
     *.log of NCCL's Inspector), also compressed as .xz, .gz or .zst; an archive of Score-P or EZTrace
     (*.otf2), which holds all ranks; a table of operations (*.parquet, *.csv) or *.et of Chakra; a snapshot of

@@ -239,7 +239,7 @@ _SUBSTITUTES = {
 }
 """Kinds of files that a download leaves in place of a profile, by how they begin."""
 _COMPRESSED = re.compile(r"\.(?:gz|xz|zst)$", re.IGNORECASE)
-_TEXT_SUFFIX = re.compile(r"\.(?:csv|log|out|txt|db|data|trace|\d+)")
+_TEXT_SUFFIX = re.compile(r"(?:\.(?:csv|log|out|txt|db|data|trace|\d+))?")
 _CHROME_TRACE = "a Chrome trace, but not one of the PyTorch profiler"
 _CHROME_EVENT = rb'\A\s*\[\s*\{[^{}]*"ph"\s*:'
 _TEXTS = {
@@ -262,6 +262,8 @@ _TEXTS = {
     "that it was made from",
     rb"\ADispatch_ID,GPU_ID,Grid_Size,": "a table of rocprofiler-compute, which rocprof-compute analyze "
     "shows; hpcprof reads traces and counters that rocprofv3 records itself",
+    rb"^ *Name +Self CPU %": "a table of PyTorch's key_averages without times of events: open the trace that "
+    "export_chrome_trace writes",
     rb"^==\d+== (?:NVPROF is profiling|Profiling (?:application|result))": _NVPROF,
 }
 """Kinds of other files by how they begin, or by a line that a tool prints between those of the program."""

@@ -2,8 +2,8 @@
 
 from hpcprof.profiles.readers.declaration import ProfileContent, Reader, Scrubber
 
-KERNEL_TABLE = "_kernel_trace.csv"
-COUNTER_TABLE = "_counter_collection.csv"
+KERNEL_TABLE = "kernel_trace.csv"
+COUNTER_TABLE = "counter_collection.csv"
 
 ROCPD = Reader(
     "rocpd",
@@ -22,7 +22,7 @@ ROCPD = Reader(
 ROCPROFV3 = Reader(
     "rocprofv3",
     suffixes=("_results.json", "_results.json.gz", KERNEL_TABLE, COUNTER_TABLE),
-    files="*_results.json[.gz], *_kernel_trace.csv or *_counter_collection.csv of rocprofv3",
+    files="*_results.json[.gz], *kernel_trace.csv or *counter_collection.csv of rocprofv3",
     content=ProfileContent.TIMELINE,
     read="hpcprof.profiles.readers.rocprof.csv_tables:read",
     shared_suffixes=("_results.json", "_results.json.gz", COUNTER_TABLE),

@@ -1,4 +1,7 @@
-"""The CSV tables of rocprofv3 (``--output-format csv``), one file per kind of record with a common prefix."""
+"""The CSV tables of rocprofv3 (``--output-format csv``), one file per kind of record.
+
+Their names begin with a common prefix, which may be empty.
+"""
 
 import re
 from collections.abc import Sequence
@@ -34,8 +37,8 @@ from hpcprof.profiles.readers.rocprof.records import (
 from hpcprof.profiles.readers.string_table import StringTable
 from hpcprof.profiles.timeline import Columns, Floats, IntColumns, Ints, Origin, Timeline
 
-_CALLS = ("_hip_api_trace.csv", "_hsa_api_trace.csv", "_rccl_api_trace.csv", "_marker_api_trace.csv")
-_COPIES, _AGENTS = "_memory_copy_trace.csv", "_agent_info.csv"
+_CALLS = ("hip_api_trace.csv", "hsa_api_trace.csv", "rccl_api_trace.csv", "marker_api_trace.csv")
+_COPIES, _AGENTS = "memory_copy_trace.csv", "agent_info.csv"
 _NUMBER = r"^[0-9]{1,18}$"
 _REAL_NUMBER = r"^[0-9]{1,30}(\.[0-9]*)?([eE][-+]?[0-9]{1,3})?$"
 _AGENT = re.compile(r"(?:(Agent|GPU|CPU)[ _-]?)?(\d{1,9})", re.IGNORECASE)
@@ -56,9 +59,8 @@ def read_tables(path: Path) -> Timeline:
     kernels = folder.table(path, Subject.KERNEL, ("Kernel_Name", *_TIMES))
     kernels = kernels if is_kernels else kernels.once("Dispatch_Id")
     records.dispatches = _dispatches(folder, kernels, strings, only_process)
-    counters = folder.beside(
-        COUNTER_TABLE, Subject.COUNTER, ("Kernel_Name", "Counter_Name", "Counter_Value", *_TIMES)
-    )
+    # Older versions write no times of counters, which then are left out and counted.
+    counters = folder.beside(COUNTER_TABLE, Subject.COUNTER, ("Kernel_Name", "Counter_Name", "Counter_Value"))
     if counters is not None:
         # Kernel replay repeats a dispatch for each group of counters, under the same number.
         records.counters = _counters(

@@ -150,6 +150,8 @@ def test_databases_and_tables_of_other_tools_are_named_by_how_they_begin(tmp_pat
         ("mpi.out.gz", gzip.compress(b"@ mpiP\n"), "mpiP"),
         ("slurm-1.out", b"step 1\n==31== NVPROF is profiling process 31, command: ./a\nstep 2", "nvprof,"),
         ("summary.txt", b"done\n==31== Profiling result:\n Type Time(%)", "nvprof,"),
+        ("bs32-fp32.gz", gzip.compress(b"==31== NVPROF is profiling process 31"), "nvprof,"),
+        ("table.txt", b"-----  -----\n      Name    Self CPU %      Self CPU\n", "export_chrome_trace"),
     ):
         (tmp_path / name).write_bytes(content)
         assert tool in foreign_kind(tmp_path / name)

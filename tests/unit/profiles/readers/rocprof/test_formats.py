@@ -183,6 +183,24 @@ def test_a_table_of_counters_is_a_profile_where_none_of_kernels_stands_beside_it
     assert sorted(read(path).kernels.end.tolist()) == sorted(one.end for one in made.DISPATCHES)
 
 
+def test_tables_may_have_no_prefix(tmp_path: Path) -> None:
+    for table in [*made.write_tables(tmp_path).parent.iterdir()]:
+        table.rename(table.with_name(table.name.removeprefix("rank0_")))
+    assert find_profiles(tmp_path) == [tmp_path / "kernel_trace.csv"]
+    timeline = read(tmp_path / "kernel_trace.csv")
+    assert len(timeline.kernels) == len(made.DISPATCHES)
+    assert len(timeline.calls) and len(timeline.memops) and len(timeline.counters)
+
+
+def test_counters_of_older_versions_without_times_leave_the_kernels(tmp_path: Path) -> None:
+    kernels = made.write_tables(tmp_path)
+    table = tmp_path / "rank0_counter_collection.csv"
+    table.write_text(table.read_text().replace("Start_Timestamp", "Start").replace("End_Timestamp", "End"))
+    timeline = read(kernels)
+    assert len(timeline.kernels) == len(made.DISPATCHES) and not len(timeline.counters)
+    assert [(loss.kind, loss.subject) for loss in timeline.origin.losses] == [(LossKind.ROW, Subject.COUNTER)]
+
+
 def test_a_last_line_without_an_end_is_left_out_and_a_column_must_not_come_twice(tmp_path: Path) -> None:
     path = made.write_tables(tmp_path)
     whole = path.read_text()
