@@ -329,13 +329,12 @@ def of_capture(inputs: ExplainInputs) -> Iterator[Finding]:
     if inputs.coverage and len(rows := inputs.tables["rank_collectives"]):
         missing = tuple(largest("rank_collectives", "world_ranks", rows)[:1])
     rank_losses = [(rank, loss) for rank in lacking for loss in inputs.losses[rank]]
-    rank_losses.sort(key=lambda of_rank: of_rank[1].kind is not LossKind.FAILED)
+    rank_losses.sort(key=lambda rank_loss: rank_loss[1].kind is not LossKind.FAILED)
     sentences = [loss.sentence for _, loss in sum_losses(rank_losses)]
     # A program that failed may be why events are missing.
-    failed = [of_rank for of_rank in rank_losses if of_rank[1].kind is LossKind.FAILED]
-    remedies = [
-        part for _, loss in failed or rank_losses for part in _SENTENCE_END.split(loss.remedy) if part
-    ]
+    causes = [loss for _, loss in rank_losses if loss.kind is LossKind.FAILED]
+    causes = causes or [loss for _, loss in rank_losses]
+    remedies = [part for loss in causes for part in _SENTENCE_END.split(loss.remedy) if part]
     if inputs.coverage or not remedies:
         remedies.append(find_cause(Cause.CAPTURE_INCOMPLETE).remedy)
     if inputs.coverage:

@@ -228,7 +228,7 @@ def _files_to_read(run: Run, store: Store) -> list[Path]:
         depths = ("*", "*/*", "*/*/*") if is_folder(run.path) else ()
         for depth in depths:
             kinds = [(file, kind) for file in sorted(run.path.glob(depth)) if (kind := foreign_kind(file))]
-            # What has times of events says more than its summaries.
+            # A trace says more than its summaries.
             for file, kind in sorted(kinds, key=lambda each: "without times" in each[1])[:1]:
                 raise HpcprofError(f"no profiles in {run.path}: {file.relative_to(run.path)} is {kind}.")
         raise HpcprofError(f"no profiles in {run.path}: {ALL_FORMATS}.")

@@ -140,15 +140,15 @@ def failed_calls(columns: IntColumns, called: Ints, texts: NDArray[np.object_]) 
         return []
     launches = {number for number, text in enumerate(texts) if text is not None and "Launch" in text}
     is_launch = np.isin(called, [*launches])
-    found = []
+    failures: list[Loss] = []
     for subject, rows, errors in (
         (Subject.LAUNCH, is_launch, _LAUNCH_ERRORS | _LASTING_ERRORS),
         (Subject.CALL, ~is_launch, _LASTING_ERRORS),
     ):
         returned = columns["returnValue"][failed[rows[failed]]]
         counts = {detail: np.count_nonzero(returned == code) for code, detail in errors.items()}
-        found += losses(LossKind.FAILED, subject, counts, int(np.count_nonzero(rows)))
-    return found
+        failures += losses(LossKind.FAILED, subject, counts, int(np.count_nonzero(rows)))
+    return failures
 
 
 def api_calls(columns: IntColumns, name: Ints) -> ApiCalls:
