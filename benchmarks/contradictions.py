@@ -193,7 +193,7 @@ def _of_agents(run: Run, store: Store, elapsed_ns: float, explained: bool = True
         yield Compared(f"elapsed step: {name} of agents", format_ns(elapsed_ns) in text, True)
 
 
-def _no_collect(run: Run) -> None:
+def _no_collect(run: Run, store: Store) -> None:
     raise AssertionError(run)
 
 

@@ -8,14 +8,13 @@ import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timezone
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from hpcprof.cli.completion import complete_baselines, complete_runs, complete_targets
-from hpcprof.cli.conventions import GATE_EXIT, UNJUDGED_EXIT, command_with_examples, echo
+from hpcprof.cli.conventions import GATE_EXIT, UNJUDGED_EXIT, command_with_examples, echo, write_page
 from hpcprof.cli.options import (
     FiniteFloat,
     flag,
@@ -27,7 +26,6 @@ from hpcprof.cli.options import (
 )
 from hpcprof.cli.report import collect_first
 from hpcprof.cli.tables import console, write_analysis
-from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import UsageError, writing
 
 if TYPE_CHECKING:
@@ -132,8 +130,7 @@ def command(
     if baseline is not None:
         before = tuple(typed_run(run) for run in baseline_runs(baseline, store, runs_dir))
         after = b or words
-    collect = partial(collect_first, store=store)
-    baselines, candidates = find_collected_sides((before, after), store, runs_dir, collect)
+    baselines, candidates = find_collected_sides((before, after), store, runs_dir, collect_first)
     compared = compare_runs(baselines, candidates, store, margin, force, gates)
     if compared.regressed and (targets or form in ("github", "junit")):
         reasons = [*regression_reasons(compared, store), artifact_sentence(html, os.environ)]
@@ -142,9 +139,7 @@ def command(
     if html is not None:
         from hpcprof.report.comparison_page import html_comparison
 
-        with writing(html):
-            write_atomically(html, html_comparison(compared, store))
-        echo(f"wrote {html}", err=form != "table")
+        write_page(html, html_comparison(compared, store), form)
     if conclusion := compared.conclusion():
         echo(conclusion, err=True)
     if compared.regressed:

@@ -5,12 +5,14 @@ import sys
 import textwrap
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import click
 
 from hpcprof.common import logs
-from hpcprof.common.errors import WRITTEN_OUT, unknown
+from hpcprof.common.atomic import write_atomically
+from hpcprof.common.errors import WRITTEN_OUT, unknown, writing
 
 GATE_EXIT, UNJUDGED_EXIT = 3, 4
 """The exit codes of a gate that has found something, and of one that could judge nothing."""
@@ -104,6 +106,13 @@ def examples(*commands: str) -> str:
 def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
     """Print a text; control characters of names in it are written out, since they would steer a terminal."""
     click.echo(text.translate(WRITTEN_OUT), err=err, nl=nl)
+
+
+def write_page(file: Path, page: str, form: str) -> None:
+    """Write a page and say so, on standard error if the answer in this form is not a table to look at."""
+    with writing(file):
+        write_atomically(file, page)
+    echo(f"wrote {file}", err=form != "table")
 
 
 def exit_naming(skipped: Sequence[str]) -> None:

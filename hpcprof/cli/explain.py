@@ -56,7 +56,7 @@ def command(
 
     gates = [parse_gate(text) for text in fail_on]
     store = open_store(db, runs_dir)
-    collected_run = find_collected_run(run, store, runs_dir, partial(collect_first, store=store))
+    collected_run = find_collected_run(run, store, runs_dir, collect_first)
     with ExplainingLine() as progress:
         explanation = explain(collected_run, store, progress, on_all_cpus, as_recorded=as_recorded)
     if form == "json":

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcprof.cli.completion import complete_metrics, complete_programs
-from hpcprof.cli.conventions import GATE_EXIT, command_with_examples, echo, exit_naming
+from hpcprof.cli.conventions import GATE_EXIT, command_with_examples, echo, exit_naming, write_page
 from hpcprof.cli.options import flag, html_option, repeatable, store_options, with_default
 from hpcprof.cli.tables import console, format_option, show_what_fits, write_rows
-from hpcprof.common.atomic import write_atomically
-from hpcprof.common.errors import UsageError, writing
+from hpcprof.common.errors import UsageError
 from hpcprof.common.units import counted
 
 if TYPE_CHECKING:
@@ -95,9 +94,7 @@ def command(
     if html is not None:
         from hpcprof.report.page.history_page import html_history
 
-        with writing(html):
-            write_atomically(html, html_history(series_of_runs, skipped))
-        echo(f"wrote {html}", err=form != "table")
+        write_page(html, html_history(series_of_runs, skipped), form)
     if alone := sum(not series.program_known for series in series_of_runs):
         echo(
             f"The program of {counted(alone, 'run')} is not known, so that each is alone: name it with "

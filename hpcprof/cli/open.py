@@ -6,7 +6,6 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -111,7 +110,7 @@ def _show(run: "Run", store: "Store", runs_dir: Path, as_page: bool) -> None:
     if page is not None:
         with writing(page):
             page.parent.mkdir(parents=True, exist_ok=True)
-    collected = find_collected_run(name, store, runs_dir, partial(collect_first, store=store))
+    collected = find_collected_run(name, store, runs_dir, collect_first)
     contents = report_of_run(collected, store, explain_first(collected, store), html=page)
     if page is not None and open_page(page):
         echo(f"{run.id}: opening {page} in the browser; hpcprof report {run.id} prints it")

@@ -116,9 +116,7 @@ def command(
     from hpcprof.results.store.store import open_store
 
     store = open_store(db, runs_dir)
-    find = partial(
-        find_collected_run, store=store, runs_dir=runs_dir, collect=partial(collect_first, store=store)
-    )
+    find = partial(find_collected_run, store=store, runs_dir=runs_dir, collect=collect_first)
     if listed or check:
         _refuse_others("--list" if listed else "--check", "listed" if listed else "check scaling")
         run_id = find(runs[0]).id if runs else None

@@ -52,7 +52,7 @@ def command(
     hub = hub_address(url, token_file)
     store = open_store(db, runs_dir)
     known_runs = find_known_runs(runs or ("last",), runs_dir, store)
-    collect_missing(known_runs, store, partial(collect_first, store=store))
+    collect_missing(known_runs, store, collect_first)
     if not push_each(hub, known_runs, store, scrub):
         sys.exit(1)
 

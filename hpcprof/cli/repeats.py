@@ -43,7 +43,7 @@ def repeat(
     from hpcprof.report.comparison import compare_runs
     from hpcprof.results.collect.missing import find_collected_sides
 
-    a, b = find_collected_sides([*sides.values()], store, runs_dir, lambda _: None)
+    a, b = find_collected_sides([*sides.values()], store, runs_dir, lambda *_: None)
     compared = compare_runs(a, b, store)
     show_comparison(compared, store)
     if conclusion := compared.conclusion():

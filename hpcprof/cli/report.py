@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from hpcprof.cli.completion import complete_analyses, complete_runs
-from hpcprof.cli.conventions import command_with_examples, echo, exit_naming
+from hpcprof.cli.conventions import command_with_examples, echo, exit_naming, write_page
 from hpcprof.cli.options import FiniteFloat, flag, format_among, html_option, repeatable, store_options
 from hpcprof.cli.progress import ExplainingLine
 from hpcprof.cli.tables import show, show_report, write_analysis, write_rows
@@ -89,7 +88,6 @@ def command(
     from hpcprof.runs.directory import find_sweep
 
     store = open_store(db, runs_dir)
-    collect = partial(collect_first, store=store)
     plain = (len(runs), analysis, against, threshold, scrub) == (1, None, (), None, False)
     if plain and len(members := find_sweep(runs[0], runs_dir)) > 1:
         _show_sweep(form, members, store, html)
@@ -109,7 +107,7 @@ def command(
     chosen = find_analysis(analysis) if analysis else None
     if form == "csv" and chosen is None:
         raise UsageError("--format csv writes one table: choose it with --analysis NAME.")
-    run = find_collected_run(runs[0] if runs else "last", store, runs_dir, collect)
+    run = find_collected_run(runs[0] if runs else "last", store, runs_dir, collect_first)
     # A verdict on late ranks takes in what the explanation finds.
     explains = chosen is None or chosen.name in VERDICTS or html is not None
     unexplained = explain_first(run, store) if explains else ""
@@ -178,8 +176,7 @@ def _over_runs(
     from hpcprof.results.collect.missing import find_collected_sides
 
     references = runs or (() if analysis.scope is Scope.STORE else ("last",))
-    collect = partial(collect_first, store=store)
-    candidates, baseline = find_collected_sides((references, against), store, runs_dir, collect)
+    candidates, baseline = find_collected_sides((references, against), store, runs_dir, collect_first)
     if analysis.scope is not Scope.STORE:
         return over_pair(analysis, candidates, baseline, store), []
     skipped: list[str] = []
@@ -205,7 +202,7 @@ def _show_sweep(form: str, members: Sequence[Run], store: Store, html: Path | No
     from hpcprof.results.collect.missing import collect_missing
     from hpcprof.runs.directory import number_in_sweep, sweep_of
 
-    collect_missing(members, store, partial(collect_first, store=store))
+    collect_missing(members, store, collect_first)
     points, sweep = sweep_points(members, store), sweep_of(members[0].id) or ""
     if form != "table":
         rows = [(p.run, p.parameters, p.elapsed_ns, p.duration_s, p.is_best) for p in points]
@@ -219,9 +216,7 @@ def _show_sweep(form: str, members: Sequence[Run], store: Store, html: Path | No
     if html is not None:
         from hpcprof.report.page.sweep_page import html_sweep
 
-        with writing(html):
-            write_atomically(html, html_sweep(sweep, points))
-        echo(f"wrote {html}", err=form != "table")
+        write_page(html, html_sweep(sweep, points), form)
 
 
 def collect_first(run: Run, store: Store) -> None:

@@ -1,6 +1,5 @@
 """``hpcprof whatif``."""
 
-from functools import partial
 from pathlib import Path
 
 import click
@@ -46,7 +45,7 @@ def command(runs_dir: Path, db: str | None, changes: tuple[str, ...], run: str) 
 
     parse_changes(changes)  # a mistake is named before anything is collected
     store = open_store(db, runs_dir)
-    collected_run = find_collected_run(run, store, runs_dir, partial(collect_first, store=store))
+    collected_run = find_collected_run(run, store, runs_dir, collect_first)
     prediction = what_if(collected_run, store, changes)
     out = console()
     out.print(prediction_text(prediction, bool(changes), out.width), crop=False)

@@ -20,7 +20,7 @@ from hpcprof.mcp.submitting import Submitting
 from hpcprof.mcp.tools import Tools
 from hpcprof.results.api import Results
 from hpcprof.results.collect.host_collect import collect_there
-from hpcprof.results.store.store import open_store
+from hpcprof.results.store.store import Store, open_store
 from hpcprof.runs.directory import Run
 from hpcprof.serve.catalogue import Catalogue
 from hpcprof.serve.sql import MOST_CHARACTERS, SqlDesk
@@ -48,13 +48,7 @@ def make_server(runs_dir: Path, db: str | None, submitting: Submitting | None) -
     readable = open_store(db, runs_dir, read_only=True)
     desk = SqlDesk(runs_dir, db, Tiles(readable, TileCache(user_cache() / "tiles")))
 
-    def collect(run: Run) -> None:
-        host = host_of(run)
-        if host is None or collect_there(run, host, store, []) is None:
-            bring_profiles(run)
-            Results(run, store).collect()
-
-    tools = Tools(runs_dir, store, Catalogue(runs_dir, db, readable), desk, collect)
+    tools = Tools(runs_dir, store, Catalogue(runs_dir, db, readable), desk, _collect)
     server: MCPServer[Any] = MCPServer(
         "hpcprof", version=__version__, instructions=_INSTRUCTIONS, log_level="CRITICAL"
     )
@@ -70,6 +64,13 @@ def make_server(runs_dir: Path, db: str | None, submitting: Submitting | None) -
         acts = ToolAnnotations(read_only_hint=False, destructive_hint=False)
         server.add_tool(_answering_tool(action, one_at_a_time), annotations=acts, structured_output=False)
     return server
+
+
+def _collect(run: Run, store: Store) -> None:
+    host = host_of(run)
+    if host is None or collect_there(run, host, store, []) is None:
+        bring_profiles(run)
+        Results(run, store).collect()
 
 
 def _check_sizes(arguments: dict[str, Any]) -> None:

@@ -58,7 +58,7 @@ class Tools:
         store: Store,
         catalogue: Catalogue,
         desk: SqlDesk,
-        collect: Callable[[Run], None],
+        collect: Callable[[Run, Store], None],
     ) -> None:
         self._runs_dir, self._store = runs_dir, store
         self._catalogue, self._desk, self._collect = catalogue, desk, collect

@@ -17,10 +17,11 @@ from hpcprof.submit.remote.mirror import connect, host_of
 from hpcprof.submit.schedulers.base import JobState
 from hpcprof.submit.schedulers.polling import LISTING_SECONDS, poll
 
+Collect = Callable[[Run, Store], object]
+"""Collects a run into a store."""
 
-def find_collected_run(
-    reference: str, store: Store, runs_dir: Path, collect: Callable[[Run], None] = lambda _: None
-) -> Run:
+
+def find_collected_run(reference: str, store: Store, runs_dir: Path, collect: Collect) -> Run:
     """Return the run that a user named, after it has been collected if nothing of it was."""
     run = find_known_run(reference, runs_dir, store)
     collect_missing([run], store, collect)
@@ -28,7 +29,7 @@ def find_collected_run(
 
 
 def find_collected_sides(
-    sides: Sequence[Sequence[str]], store: Store, runs_dir: Path, collect: Callable[[Run], None]
+    sides: Sequence[Sequence[str]], store: Store, runs_dir: Path, collect: Collect
 ) -> list[list[Run]]:
     """Return the runs of each side that a user named, after `collect_missing`."""
     known_runs = [find_known_runs(side, runs_dir, store) for side in sides]
@@ -36,7 +37,7 @@ def find_collected_sides(
     return known_runs
 
 
-def collect_missing(runs: Sequence[Run], store: Store, collect: Callable[[Run], None]) -> None:
+def collect_missing(runs: Sequence[Run], store: Store, collect: Collect) -> None:
     """Have each run collected whose profiles are not in the store, or by an earlier version of hpcprof.
 
     A run that has stalled has nothing to collect as long as its job lasts. The node samples of a run without
@@ -70,7 +71,7 @@ def collect_missing(runs: Sequence[Run], store: Store, collect: Callable[[Run], 
             and (not profiles or earlier_version(profiles))
             and (profiles_of(run) or host_of(run) or uncollected)
         ):
-            collect(run)
+            collect(run, store)
             if not host_of(run) and profiles_of(run) and not store.has_run(run.id):
                 raise HpcprofError(f"nothing of {run.id} could be collected: its profiles cannot be read.")
 
