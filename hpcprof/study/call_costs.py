@@ -9,7 +9,7 @@ from hpcprof.study.runs import Progress, StudyRuns, for_workload, read_table
 from hpcprof.workloads.calls.options import OUTPUT
 
 if TYPE_CHECKING:  # the command's help needs none of these
-    from hpcprof.results.ask.call_costs import SiteCallCosts
+    from hpcprof.results.ask.site_measurements import SiteCallCosts
     from hpcprof.runs.directory import Run
     from hpcprof.submit.jobs.job import JobSpec
 
@@ -48,8 +48,7 @@ def run_call_costs(
     HpcprofError
         If a run fails, or its table cannot be read.
     """
-    from hpcprof.results.ask.call_costs import CALLS, CallTimes, SiteCallCosts
-    from hpcprof.results.ask.site_measurements import keep_measurement
+    from hpcprof.results.ask.site_measurements import CALLS, CallTimes, SiteCallCosts, keep_measurement
     from hpcprof.submit.jobs.request import resolve
 
     request = for_workload(request, "calls")

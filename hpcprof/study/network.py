@@ -12,7 +12,7 @@ from hpcprof.workloads.network.options import OUTPUT
 
 if TYPE_CHECKING:  # the command's help needs none of these
     from hpcprof.analysis.predict.network import Sample
-    from hpcprof.results.across.networks import SiteNetwork
+    from hpcprof.results.ask.site_measurements import SiteNetwork
     from hpcprof.runs.directory import Run
     from hpcprof.submit.jobs.job import JobSpec
 
@@ -51,8 +51,7 @@ def run_network(
     HpcprofError
         If the run fails, or its table cannot be read.
     """
-    from hpcprof.results.across.networks import NETWORK, fit_network
-    from hpcprof.results.ask.site_measurements import keep_measurement
+    from hpcprof.results.ask.site_measurements import NETWORK, fit_network, keep_measurement
     from hpcprof.submit.jobs.request import resolve
 
     site, job = resolve(replace(for_workload(request, _WORKLOAD), profiler="none"))

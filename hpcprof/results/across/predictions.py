@@ -18,8 +18,8 @@ from hpcprof.analysis.explain.changes import parse_changes
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.decode import from_json
 from hpcprof.common.errors import HpcprofError, UsageError, damage_named
-from hpcprof.results.across.networks import network_of_site
 from hpcprof.results.ask.explanation import explain, explain_inputs, operations_of
+from hpcprof.results.ask.site_measurements import network_of_site
 from hpcprof.results.ask.tables import RunTables
 from hpcprof.results.store.store import Store
 from hpcprof.runs.directory import Run

@@ -446,7 +446,7 @@ def explain_inputs(run: Run, store: Store, executor: Executor = serially) -> Exp
 
 
 def _call_weights(run: Run, profiles: Iterable[ProfileRow]) -> Mapping[str, float]:
-    from hpcprof.results.ask.call_costs import call_weights
+    from hpcprof.results.ask.site_measurements import call_weights
 
     versions = (profile.profiler_version for profile in profiles)
     return call_weights(run.manifest.site.name, versions) if run.manifest else {}

@@ -26,9 +26,8 @@ from hpcprof.analysis.predict.operation_graph import MESSAGES, operation_graphs
 from hpcprof.analysis.predict.scale import Predictor, curve_notes
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.profiles.timeline import Floats
-from hpcprof.results.across.networks import NETWORK, fit_network, network_of_site
 from hpcprof.results.across.predictions import Kept, calibrated
-from hpcprof.results.ask.site_measurements import keep_measurement
+from hpcprof.results.ask.site_measurements import NETWORK, fit_network, keep_measurement, network_of_site
 
 STEPS = 40
 LATENCY, PER_BYTE = 5_000.0, 0.1

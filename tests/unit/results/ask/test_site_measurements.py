@@ -7,8 +7,13 @@ from pathlib import Path
 import pytest
 
 from hpcprof.common.errors import HpcprofError
-from hpcprof.results.ask.call_costs import CALLS, CallTimes, SiteCallCosts, call_weights
-from hpcprof.results.ask.site_measurements import keep_measurement
+from hpcprof.results.ask.site_measurements import (
+    CALLS,
+    CallTimes,
+    SiteCallCosts,
+    call_weights,
+    keep_measurement,
+)
 from hpcprof.study.call_costs import read_calls
 
 KINDS = {
