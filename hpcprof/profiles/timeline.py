@@ -568,6 +568,6 @@ def plausible_stamps(stamps: Ints) -> Mask:
 
 
 def concatenate(kind: type[TableT], tables: Iterable[Table]) -> TableT:
-    """Join tables row by row, keeping only the columns of ``kind``."""
-    parts = list(tables)
+    """Join tables row by row, keeping only the columns of ``kind``; without tables it has no rows."""
+    parts = list(tables) or [kind.empty()]
     return kind(*(np.concatenate([getattr(t, name) for t in parts]) for name in kind.__match_args__))

@@ -30,6 +30,7 @@ from hpcprof.profiles.readers.operations.chakra import (
     SUFFIX,
     TYPE,
 )
+from hpcprof.report.perfetto.encoding import varint
 from hpcprof.report.trace_events import Exported
 
 _TYPES = {kind: number for number, kind in NODE_KINDS.items()} | {"host": 4, "wait": 4}
@@ -153,21 +154,13 @@ def _node(node: RankOperation, begin: pd.Series) -> bytes:
     return content
 
 
-def _varint(value: int) -> bytes:
-    value &= (1 << 64) - 1
-    parts = bytearray()
-    while value > 0x7F:
-        parts.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes((*parts, value))
-
-
 def _number(field: int, value: int) -> bytes:
-    return _varint(field << 3) + _varint(value)
+    # Numbers below 0 are encoded with 64 bits.
+    return varint(field << 3) + varint(value & (1 << 64) - 1)
 
 
 def _nested_field(field: int, content: bytes) -> bytes:
-    return _varint(field << 3 | 2) + _sized_field(content)
+    return varint(field << 3 | 2) + _sized_field(content)
 
 
 def _text(field: int, text: str) -> bytes:
@@ -175,4 +168,4 @@ def _text(field: int, text: str) -> bytes:
 
 
 def _sized_field(content: bytes) -> bytes:
-    return _varint(len(content)) + content
+    return varint(len(content)) + content

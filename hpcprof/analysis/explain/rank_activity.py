@@ -329,7 +329,7 @@ def _pieces(calls: HostCalls, processes: Ints, threads: Ints, places: Places, st
         owner, begin, finish = split_by_function((place,), start, end)
         step = np.searchsorted(steps, begin, side="right") - 1
         parts.append(HostPieces(rows[owner], place.at(begin), finish - begin, step))
-    return concatenate(HostPieces, parts) if parts else HostPieces.empty()
+    return concatenate(HostPieces, parts)
 
 
 _MIN_PAUSE_NS = 100_000

@@ -112,7 +112,7 @@ class Coupler:
 
     def edges(self) -> Edges:
         """Return the edges of all couplings."""
-        return concatenate(Edges, self._parts) if self._parts else Edges.empty()
+        return concatenate(Edges, self._parts)
 
     def couple_collectives(self, matched: Sequence[MatchedGroup]) -> None:
         """Let the collectives that wait for their last rank end on all ranks their own time after that.

@@ -104,7 +104,7 @@ def _prepend_tag(
     field: int, kind: int, content: NDArray[np.uint8], used: Mask, present: Mask | None
 ) -> Encoded:
     """Put the tag of a field before the used bytes of each row."""
-    tag = np.frombuffer(_tag(field, kind), np.uint8)
+    tag = np.frombuffer(varint(field << 3 | kind), np.uint8)
     whole = np.hstack([np.tile(tag, (len(content), 1)), content])
     is_kept = np.hstack([np.ones((len(content), len(tag)), bool), used])
     if present is not None:
@@ -112,9 +112,10 @@ def _prepend_tag(
     return Encoded(whole[is_kept], np.count_nonzero(is_kept, axis=1))
 
 
-def _tag(field: int, kind: int) -> bytes:
-    number, digits = field << 3 | kind, bytearray()
+def varint(number: int) -> bytes:
+    """Encode a single number from 0."""
+    digits = bytearray()
     while number > 0x7F:
         digits.append(number & 0x7F | 0x80)
         number >>= 7
-    return bytes(digits) + bytes([number])
+    return bytes((*digits, number))

@@ -278,4 +278,4 @@ class _Building:
         self._tables.setdefault(type(table), []).append(table)
 
     def _table(self, kind: type[TableT]) -> TableT:
-        return concatenate(kind, self._tables.get(kind, [kind.empty()]))
+        return concatenate(kind, self._tables.get(kind, ()))

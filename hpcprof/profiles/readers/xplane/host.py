@@ -108,11 +108,11 @@ def on_host(
     threads: dict[int, int] = {}
     parts = [_Threads(plane, strings, programs, process, kernels, gpus, threads).tables() for plane in planes]
     return OnHost(
-        concatenate(ApiCalls, [ApiCalls.empty(), *(part.calls for part in parts)]),
-        concatenate(Ranges, [Ranges.empty(), *(part.ranges for part in parts)]),
-        concatenate(Operators, [Operators.empty(), *(part.operators for part in parts)]),
-        concatenate(Collectives, [Collectives.empty(), *(part.collectives for part in parts)]),
-        concatenate(Collectives, [Collectives.empty(), *(part.host_collectives for part in parts)]),
+        concatenate(ApiCalls, (part.calls for part in parts)),
+        concatenate(Ranges, (part.ranges for part in parts)),
+        concatenate(Operators, (part.operators for part in parts)),
+        concatenate(Collectives, (part.collectives for part in parts)),
+        concatenate(Collectives, (part.host_collectives for part in parts)),
     )
 
 

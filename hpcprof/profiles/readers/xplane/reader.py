@@ -54,7 +54,7 @@ def work_of(
 
     ``strings`` receives their names.
     """
-    kernels, memory = [Kernels.empty()], [MemoryOperations.empty()]
+    kernels, memory = list[Kernels](), list[MemoryOperations]()
     for device, plane in sorted(planes.items()):
         streams = [_STREAM.match(line.name) for line in plane.lines]
         stream = np.array([int(match[1]) if match else NOT_GIVEN for match in streams], np.int64)[plane.line]

@@ -111,9 +111,9 @@ def on_tpu(planes: Mapping[int, Plane], hosts: Sequence[Plane], strings: StringT
     ranges += [core.steps() for core in cores[:1] if not (marked and core.enqueued.all())]
     unread = sum((core.unread() for core in cores), Counter[str]())
     return OnTpu(
-        concatenate(Kernels, [Kernels.empty(), *(core.kernels() for core in cores)]),
-        concatenate(MemoryOperations, [MemoryOperations.empty(), *(core.memory() for core in cores)]),
-        concatenate(Ranges, [Ranges.empty(), *ranges]),
+        concatenate(Kernels, (core.kernels() for core in cores)),
+        concatenate(MemoryOperations, (core.memory() for core in cores)),
+        concatenate(Ranges, ranges),
         tuple(losses(LossKind.CATEGORY, Subject.EVENT, dict(sorted(unread.items())))),
     )
 
