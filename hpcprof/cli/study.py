@@ -59,10 +59,9 @@ def kernel_metrics(request: JobSpec, db: str | None, top: int) -> None:
     from hpcprof.cli.tables import write_analysis
     from hpcprof.report.exports import write_csv
 
-    command_line = typed_command()
     with WaitingLine() as line:
         study = run_kernel_metrics(
-            request, top=top, db=db, progress=line.show_message, command_line=command_line
+            request, top=top, db=db, progress=line.show_message, command_line=typed_command()
         )
     used = study.profiler_options
     echo(
@@ -98,9 +97,8 @@ def network(request: JobSpec, db: str | None) -> None:
     from hpcprof.cli.tables import show
     from hpcprof.study.network import run_network
 
-    command_line = typed_command()
     with WaitingLine() as line:
-        study = run_network(request, db=db, progress=line.show_message, command_line=command_line)
+        study = run_network(request, db=db, progress=line.show_message, command_line=typed_command())
     rows = [
         (
             op,
@@ -132,9 +130,8 @@ def call_costs(request: JobSpec, db: str | None) -> None:
     from hpcprof.cli.tables import show
     from hpcprof.study.call_costs import run_call_costs
 
-    command_line = typed_command()
     with WaitingLine() as line:
-        study = run_call_costs(request, db=db, progress=line.show_message, command_line=command_line)
+        study = run_call_costs(request, db=db, progress=line.show_message, command_line=typed_command())
     weights, rows = study.costs.weights, []
     for kind, times in study.costs.kinds.items():
         cost, low, high = times.cost_ns
@@ -171,10 +168,9 @@ def roles(request: JobSpec, db: str | None, world_size: int, roles: str) -> None
     ranks = sorted(
         {rank for first, last in spans for rank in range(first, min(last, max(first, world_size)) + 1)}
     )
-    command_line = typed_command()
     with WaitingLine() as line:
         played = run_roles(
-            request, world_size, ranks, db=db, progress=line.show_message, command_line=command_line
+            request, world_size, ranks, db=db, progress=line.show_message, command_line=typed_command()
         )
     show([(str(part.rank), format_ns(part.step_ns), part.run.id) for part in played], ["rank", "step", "run"])
     slowest = max(played, key=lambda part: part.step_ns)
