@@ -254,7 +254,7 @@ def _of_noted_steps(
     chosen = lines[-_MOST_LINES:]
     # A line says when its last step ended: the first one is preceded by the begin of its first step.
     begin = chosen[0].time - sum(wall * count for wall, count in chosen[0].times) / 1e9
-    noted = noted_steps((replace(chosen[0], time=begin), *chosen))
+    noted = noted_steps((msgspec.structs.replace(chosen[0], time=begin), *chosen))
     assert noted is not None
     series = single_steps(noted)
     newest = StepSeries(*(column[-_MOST_STEPS:] for column in (series.steps, series.wall, series.ranks)))
