@@ -17,10 +17,6 @@ from hpcprof.submit.schedulers.scheduler import Scheduler
 from hpcprof.submit.sites.model import Site, recorded_site
 
 
-def _scheduler_of(run: Run) -> Scheduler:
-    return find_scheduler(run.submission.site.scheduler)
-
-
 def _by_scheduler(runs: Sequence[Run]) -> list[list[Run]]:
     """Return submitted runs in groups that share a scheduler, and a host if they are on one."""
     groups: dict[object, list[Run]] = {}
@@ -116,7 +112,7 @@ def _ask(group: Sequence[Run], seconds: float | None) -> dict[str, JobStatus]:
     except HpcprofError as error:
         return {run.id: JobStatus(JobState.UNKNOWN, str(error)) for run in group}
     with command.on_host(host, group[0].path.parent):
-        answers = _scheduler_of(group[0]).client().poll(group)
+        answers = find_scheduler(group[0].submission.site.scheduler).client().poll(group)
     if seconds is None:
         return answers
     first = answers[group[0].id]
@@ -128,7 +124,7 @@ def _ask(group: Sequence[Run], seconds: float | None) -> dict[str, JobStatus]:
 def cancel(runs: Sequence[Run]) -> None:
     """End the jobs of submitted runs with all their processes; jobs that have ended are left as they are."""
     for group in _by_scheduler([run for run in runs if run.submission and read_final_status(run) is None]):
-        scheduler = _scheduler_of(group[0])
+        scheduler = find_scheduler(group[0].submission.site.scheduler)
         with command.on_host(host_of(group[0]), group[0].path.parent):
             check_answers(scheduler, recorded_site(group[0].submission), f"{group[0].id} was not cancelled")
             scheduler.client().cancel(*group)

@@ -18,15 +18,7 @@ from hpcprof.workloads.capture import Capture
 from hpcprof.workloads.communicator import communicator
 from hpcprof.workloads.ddp.options import TrainingParameters, check_blocks, check_on_device
 from hpcprof.workloads.ddp.program import configured_ddp, load_program
-from hpcprof.workloads.ddp.training import (
-    PHASES,
-    Trainer,
-    batches,
-    bucket_sizes,
-    make_trainer,
-    peak_memory,
-    work_per_step,
-)
+from hpcprof.workloads.ddp.training import PHASES, Trainer, batches, bucket_sizes, peak_memory, work_per_step
 from hpcprof.workloads.distributed import World, connect, disconnect, run_workload
 from hpcprof.workloads.failure import print_once
 from hpcprof.workloads.rankenv import RankEnvironment, RankProfiler
@@ -97,7 +89,7 @@ class _Benchmark:
         check_on_device(parameters, world.device.type)
         _seed(parameters.seed)
         job = load_program(parameters, configured_ddp(parameters, world.device))
-        self._trainer = make_trainer(parameters, job, rank, world.device)
+        self._trainer = Trainer(parameters, job, rank, world.device)
         # Different data on every rank, the same in every run.
         _seed(parameters.seed + 1 + world.rank)
         with job.errors_in("get_dataloader raised"):

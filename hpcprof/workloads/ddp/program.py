@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
@@ -139,10 +139,5 @@ def _built_in(parameters: TrainingParameters, ddp: type[DistributedDataParallel]
         output.backward()
         return output
 
-    return Program(
-        get_model=get_model,
-        get_dataloader=get_dataloader,
-        forward_pass=source.loss,
-        backward_pass=backward_pass,
-        get_optimizer=cast("Callable[[Iterable[Any]], Any]", getattr(source, "optimizer", adam_w)),
-    )
+    optimizer = getattr(source, "optimizer", adam_w)
+    return Program(get_model, get_dataloader, source.loss, backward_pass, optimizer)

@@ -2,7 +2,6 @@
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,18 +30,33 @@ _END = object()
 Around = Callable[[], contextlib.AbstractContextManager[None]]
 
 
-@dataclass
 class Trainer:
     """A model with its optimizer, precision and faults; ``losses`` are tensors, not synchronized yet."""
 
-    program: Program
-    model: Any
-    ddp: Any
-    optimizer: Any
-    no_sync: bool
-    arithmetic: Arithmetic
-    fault_injection: FaultInjection
-    losses: list[Any] = field(default_factory=list)
+    def __init__(
+        self, parameters: TrainingParameters, program: Program, rank: Any, device: torch.device
+    ) -> None:
+        """Create the model, wrap it in DDP unless it is, register its hook, and inject the faults."""
+        self.program, self._no_sync = program, parameters.no_sync
+        self.losses: list[Any] = []
+        ddp = configured_ddp(parameters, device)
+        with ddp_replaced_by(ddp), program.errors_in("get_model raised"):
+            model = program.get_model(rank, parameters.bucket_cap_mb)
+            if not isinstance(model, torch.nn.Module):
+                raise UsageError(f"get_model returned a {type(model).__name__}, not a torch.nn.Module.")
+            if not isinstance(model, DistributedDataParallel):
+                ids = None if device.type == "cpu" else [device.index]
+                model = ddp(model, device_ids=ids, bucket_cap_mb=parameters.bucket_cap_mb)
+        sums = None
+        if parameters.comm_hook != "builtin":
+            sums = LateSums(_HOOKS[parameters.comm_hook])
+            model.register_comm_hook(sums, _sum)
+        self.optimizer = optimizer = program.get_optimizer(model.parameters())
+        self.arithmetic = Arithmetic(parameters.precision, device)
+        ground = Ground(dist.get_rank(), device, layers_of(model.module), optimizer, self.arithmetic, sums)
+        self.fault_injection = FaultInjection(parse_faults(parameters.fault), ground, parameters.fault_blocks)
+        self.ddp: Any = model
+        self.model: Any = torch.compile(model) if parameters.compile else model
 
     def step(self, source: Iterator[Any], where: str, timer: Timer, around_backward: Around) -> None:
         """Train on the next batch of ``source``; ``where`` names the step in errors."""
@@ -53,7 +67,7 @@ class Trainer:
             if inputs is _END:
                 raise HpcprofError(f"{where}: the loader yields fewer batches than its length promises.")
             self.fault_injection.in_data()
-        with self.ddp.no_sync() if self.no_sync else contextlib.nullcontext():
+        with self.ddp.no_sync() if self._no_sync else contextlib.nullcontext():
             with timer.phase("forward"), errors_in(f"{where}: forward_pass raised"):
                 with self.arithmetic.around_forward():
                     output = self.program.forward_pass(self.model, inputs)
@@ -66,36 +80,6 @@ class Trainer:
         loss = returned if returned is not None else getattr(output, "loss", None)
         if isinstance(loss, torch.Tensor) and loss.numel() == 1:
             self.losses.append(loss.detach())
-
-
-def make_trainer(
-    parameters: TrainingParameters, program: Program, rank: Any, device: torch.device
-) -> Trainer:
-    """Create the model, wrap it in DDP unless it is, register its hook, and inject the faults."""
-    ddp = configured_ddp(parameters, device)
-    with ddp_replaced_by(ddp), program.errors_in("get_model raised"):
-        model = program.get_model(rank, parameters.bucket_cap_mb)
-        if not isinstance(model, torch.nn.Module):
-            raise UsageError(f"get_model returned a {type(model).__name__}, not a torch.nn.Module.")
-        if not isinstance(model, DistributedDataParallel):
-            ids = None if device.type == "cpu" else [device.index]
-            model = ddp(model, device_ids=ids, bucket_cap_mb=parameters.bucket_cap_mb)
-    sums = None
-    if parameters.comm_hook != "builtin":
-        sums = LateSums(_HOOKS[parameters.comm_hook])
-        model.register_comm_hook(sums, _sum)
-    optimizer = program.get_optimizer(model.parameters())
-    arithmetic = Arithmetic(parameters.precision, device)
-    ground = Ground(dist.get_rank(), device, layers_of(model.module), optimizer, arithmetic, sums)
-    return Trainer(
-        program=program,
-        model=torch.compile(model) if parameters.compile else model,
-        ddp=model,
-        optimizer=optimizer,
-        no_sync=parameters.no_sync,
-        arithmetic=arithmetic,
-        fault_injection=FaultInjection(parse_faults(parameters.fault), ground, parameters.fault_blocks),
-    )
 
 
 # DDP checks these annotations.
