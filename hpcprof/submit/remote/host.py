@@ -33,12 +33,7 @@ _NO_CONNECTION = 255
 _NOT_FOUND_CODES = (126, 127)
 _OPTIONS = ("-T", "-o", "RemoteCommand=none", "-o", "ServerAliveInterval=15")
 _SHARED_CONNECTION = (
-    "-o",
-    "ControlMaster=auto",
-    "-o",
-    "ControlPath=~/.ssh/hpcprof-%C",
-    "-o",
-    "ControlPersist=10m",
+    *("-o", "ControlMaster=auto", "-o", "ControlPath=~/.ssh/hpcprof-%C", "-o", "ControlPersist=10m"),
 )
 _MARK = "hpcprof-begins"
 """The line after what the start-up files of the user's shell print, such as a greeting."""

@@ -41,13 +41,8 @@ def render_scripts(
     if script and scheduler.submitted_file != JOB_SCRIPT:
         where = f"{scheduler.title} gets {JOB_SCRIPT} in {scheduler.submitted_file}"
         raise UsageError(f"--script: {where}; change the template instead.")
-    rendering = Rendering(
-        run_directory=from_root(run_directory),
-        command_line=command_line,
-        launch=launch_command(site, job),
-        program=_program(site, job, scheduler),
-        template=template,
-    )
+    launch, program = launch_command(site, job), _program(site, job, scheduler)
+    rendering = Rendering(from_root(run_directory), command_line, launch, program, template)
     texts = render(site, job, rendering)
     return {**texts, JOB_SCRIPT: _move_script(script, run_directory)} if script else texts
 

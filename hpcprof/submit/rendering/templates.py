@@ -206,6 +206,7 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
     job, rendering = scheduler.localize(site, job, rendering)
     profiler, target = find_profiler(job.profiler), target_of(job)
     profiled = rank_spans(job.profiled_ranks)
+    records = profiled and profiler.command
     pauses = site.dcgm and profiled and profiler.counters(target, job.profiler_options)
     flags = profiler.flags(target, job.profiler_options)
     launcher = launchers.LAUNCHERS[site.launcher.name]
@@ -244,13 +245,7 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
         if scheduler.sends_signal and job.on_timeout != "resubmit"
         else warning_of(job.signal, job.on_timeout),
         watches_ranks=watches,
-        beside=bool(
-            watches
-            or job.stall_timeout
-            or not job.no_telemetry
-            or (profiled and profiler.command)
-            or job.nodes > 1
-        ),
+        beside=any((watches, job.stall_timeout, not job.no_telemetry, records, job.nodes > 1)),
         profilers_limit=_PROFILERS_SECONDS if profiled else _PROGRAMS_SECONDS,
         profiled_ranks=profiled,
         place_conditions=place_conditions(job.profile_ranks) if profiled else {},

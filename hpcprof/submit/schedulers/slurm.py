@@ -105,15 +105,9 @@ _OWN_SETTINGS = {
 _MEMORY = "the memory"
 _CPUS = "the CPUs of a rank"
 _EXCLUSIVE_OPTIONS = {
-    "--mem": _MEMORY,
-    "--mem-per-cpu": _MEMORY,
-    "--mem-per-gpu": _MEMORY,
-    "--cpus-per-task": _CPUS,
-    "--cpus-per-gpu": _CPUS,
-    "--gpus": GPUS,
-    "--gpus-per-node": GPUS,
-    "--gpus-per-socket": GPUS,
-    "--gpus-per-task": GPUS,
+    **dict.fromkeys(("--mem", "--mem-per-cpu", "--mem-per-gpu"), _MEMORY),
+    **dict.fromkeys(("--cpus-per-task", "--cpus-per-gpu"), _CPUS),
+    **dict.fromkeys(("--gpus", "--gpus-per-node", "--gpus-per-socket", "--gpus-per-task"), GPUS),
 }
 """Options that exclude each other, with the common name of their setting."""
 _SHORTEST_PREFIX = len("--ti")
@@ -411,14 +405,8 @@ def _records(since: datetime, cluster: str, numbers: Iterable[str]) -> dict[str,
 def _squeue(numbers: Sequence[str], cluster: str) -> dict[str, Record]:
     # --states=all lists ended jobs too, from the controller's memory, for MinJobAge (300 s by default), as
     # scontrol does, but many jobs at once. --array prints one line per member, waiting ones included.
-    options = [
-        "--states=all",
-        "--array",
-        _array_option(numbers),
-        f"--Format={SQUEUE_FORMAT}",
-        *_of_cluster(cluster),
-    ]
-    listing = run_scheduler_command(["squeue", "--noheader", *options])
+    options = ["--states=all", "--array", _array_option(numbers), f"--Format={SQUEUE_FORMAT}"]
+    listing = run_scheduler_command(["squeue", "--noheader", *options, *_of_cluster(cluster)])
     return of_members(parse_squeue(*listing.answer, time.time()), numbers)
 
 
