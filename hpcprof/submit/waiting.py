@@ -10,16 +10,7 @@ from hpcprof.common.errors import SchedulerError
 from hpcprof.common.units import format_duration
 from hpcprof.runs.directory import Run
 from hpcprof.submit.launchers import ROOT_REMEDY, refuses_root
-from hpcprof.submit.runs.failures import (
-    describe_status,
-    failed_ranks,
-    full_disk,
-    last_output,
-    launch_failure,
-    preparation_failures,
-    profiler_complaint,
-    profiler_of,
-)
+from hpcprof.submit.runs import failures
 from hpcprof.submit.schedulers.base import JobState, JobStatus
 from hpcprof.submit.schedulers.polling import LISTING_SECONDS, cancel, poll
 
@@ -60,7 +51,7 @@ def wait_until_ended(
             on_output(text)
         if status.state.ended:
             break
-        described = replace(status, reason=describe_status(run, status))
+        described = replace(status, reason=failures.describe_status(run, status))
         if str(described) != last_line:
             on_status(described, time.monotonic() - began)
             last_line = str(described)
@@ -142,7 +133,7 @@ class _Log:
     """The output of the program on rank 0, read as it grows: standard output, then standard error."""
 
     def __init__(self, run: Run) -> None:
-        profiler = profiler_of(run)
+        profiler = failures.profiler_of(run)
         self._chatter = re.compile(profiler.chatter) if profiler is not None and profiler.chatter else None
         self._offsets = {run.outputs() / "logs" / f"rank00000.{stream}": 0 for stream in ("out", "err")}
 
@@ -171,22 +162,24 @@ def _indented(lines: Sequence[str]) -> Iterator[str]:
 
 def describe_failure(run: Run, status: JobStatus) -> list[str]:
     """Return the lines that explain why a run did not succeed, a sentence first."""
-    lines = [f"{run.id} {status}", *preparation_failures(run)]
+    lines = [f"{run.id} {status}", *failures.preparation_failures(run)]
     logs = [
-        line for name, lines_of_log in last_output(run) for line in (f"{name}:", *_indented(lines_of_log))
+        line
+        for name, lines_of_log in failures.last_output(run)
+        for line in (f"{name}:", *_indented(lines_of_log))
     ]
     if status.state is JobState.ENDED:
         return lines + logs
-    unstarted = launch_failure(run)
-    failures = [] if unstarted else failed_ranks(run)
+    unstarted = failures.launch_failure(run)
+    failed = [] if unstarted else failures.failed_ranks(run)
     lines += [unstarted] if unstarted else []
-    for failure in failures[:1]:
+    for failure in failed[:1]:
         lines += [str(failure), *_indented(failure.last_lines)]
-    if full := full_disk(run):
+    if full := failures.full_disk(run):
         lines.append(full)
-    if complaint := profiler_complaint(run):
+    if complaint := failures.profiler_complaint(run):
         lines.append(f"the profiler failed{complaint}")
-    if not failures or failures[0].exit_code is None:
+    if not failed or failed[0].exit_code is None:
         lines += logs
         if refuses_root("\n".join(logs)):
             lines.append(f"Open MPI refuses to start ranks as root. {ROOT_REMEDY}")
