@@ -601,13 +601,13 @@ class DrmGpus:
 
 
 class SampledSource:
-    """Values that are read together, ``every_s`` seconds apart or, as `paced`, less often."""
+    """Values read together when ``due``, ``every_s`` seconds apart or, as `paced`, less often."""
 
     def __init__(self, read: Callable[[], Named], every_s: float) -> None:
         self._read, self.every_s = read, every_s
         self.pause = every_s
         self.cpu = self.wall = self.spent = 0.0
-        self._due = 0.0
+        self.due = 0.0
         self._values: List[Tuple[str, Number]] = []
         self._readings = 0
 
@@ -616,15 +616,11 @@ class SampledSource:
         """The share of a core that readings take unless they are less often."""
         return self.cpu / self.every_s
 
-    def is_due(self, now: float) -> bool:
-        """Return whether it is time for the next reading."""
-        return now >= self._due
-
     def values(self, now: float) -> List[Tuple[str, Number]]:
         """Return the values; None for each where it is too early to read them."""
-        if not self.is_due(now):
+        if now < self.due:
             return [(name, None) for name, _ in self._values]
-        self._due = now + self.pause - _FAST_PERIOD_S / 2
+        self.due = now + self.pause - _FAST_PERIOD_S / 2
         began, cpu = time.monotonic(), time.process_time()
         self._values = list(self._read())
         cpu, wall = time.process_time() - cpu, time.monotonic() - began
@@ -636,10 +632,6 @@ class SampledSource:
             self.wall += weight * (wall - self.wall)
         self._readings += 1
         return self._values
-
-    def end(self) -> None:
-        """Make all values due at the next read."""
-        self._due = 0.0
 
 
 def paced(sources: List[SampledSource], budget: float) -> None:
@@ -720,7 +712,7 @@ class Sampler:
                 self._ended = signal.sigtimedwait({signal.SIGTERM}, pause) is not None
                 if self._ended:
                     for source in sources:
-                        source.end()
+                        source.due = 0.0
 
     def _look(self) -> Named:
         """Look for the processes of the ranks, and whether all that have one are over."""
@@ -742,8 +734,8 @@ class Sampler:
     def _sample(self, now: float) -> bool:
         """Take a sample of what is due; return whether slow values were."""
         self._looking.values(now)
-        slow = any(source.is_due(now) for source in self._slow)
-        if not slow and not any(source.is_due(now) for source in self._fast):
+        slow = any(now >= source.due for source in self._slow)
+        if not slow and not any(now >= source.due for source in self._fast):
             return False
         groups = []
         for sources in (self._fast, self._slow) if slow else (self._fast,):
