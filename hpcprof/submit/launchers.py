@@ -19,12 +19,6 @@ from hpcprof.submit.sites.model import Launcher, LauncherName, Site
 # The order in which the wrapper asks: a launcher's own variables first. If one launcher runs inside another
 # (mpirun in a Slurm job), the outer one's variables describe the launcher's helpers, not the ranks.
 _MPI = ("pals", "ompi", "pmi", "flux", "pmix", "slurm", "torchrun")
-_SLURM = ("slurm", "pmi", "pmix", "ompi", "flux")
-_FLUX = ("flux",)
-# ibrun starts the ranks of each MPI with that MPI's own launcher, or with srun.
-_IBRUN = ("ompi", "mvapich", "pmi", "slurm", "pmix")
-_JSRUN = ("jsm", "ompi", "pmix")
-_TORCHRUN = ("torchrun",)
 
 _WAYS = re.compile("-+(launcher|launcher-exec|rmk|iface|f|hosts?|hostfile|machinefile|mca|prtemca|prefix)")
 """Options of MPICH's and Open MPI's mpiexec that choose how it starts processes on other nodes."""
@@ -313,23 +307,25 @@ LAUNCHERS: dict[LauncherName, LauncherDescription] = {
     ),
     LauncherName.SRUN: LauncherDescription(
         _srun,
-        rank_variables=_SLURM,
+        rank_variables=("slurm", "pmi", "pmix", "ompi", "flux"),
         on_each_node="srun --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 --cpu-bind=none",
         ends_other_ranks=True,
     ),
     LauncherName.FLUX: LauncherDescription(
         _flux,
-        rank_variables=_FLUX,
+        rank_variables=("flux",),
         on_each_node="flux run --nodes={nodes} --ntasks={nodes} --exclusive",
         ends_other_ranks=True,
     ),
-    # TACC's ibrun takes all from the job (guide to Vista, 2026-08-12).
+    # TACC's ibrun takes all from the job (guide to Vista, 2026-08-12). It starts the ranks of each MPI with
+    # that MPI's own launcher, or with srun.
     LauncherName.IBRUN: LauncherDescription(
-        lambda site, job: ["ibrun", *site.launcher.arguments], rank_variables=_IBRUN
+        lambda site, job: ["ibrun", *site.launcher.arguments],
+        rank_variables=("ompi", "mvapich", "pmi", "slurm", "pmix"),
     ),
     LauncherName.JSRUN: LauncherDescription(
         _jsrun,
-        rank_variables=_JSRUN,
+        rank_variables=("jsm", "ompi", "pmix"),
         on_each_node="jsrun --nrs={nodes} --rs_per_host=1 --tasks_per_rs=1 --cpu_per_rs=ALL_CPUS"
         " --gpu_per_rs=ALL_GPUS",
     ),
@@ -355,7 +351,7 @@ LAUNCHERS: dict[LauncherName, LauncherDescription] = {
     ),
     LauncherName.TORCHRUN: LauncherDescription(
         _torchrun,
-        rank_variables=_TORCHRUN,
+        rank_variables=("torchrun",),
         needs_starter=True,
         ends_other_ranks=True,
         withheld_signals=_WORKER_SIGNALS,

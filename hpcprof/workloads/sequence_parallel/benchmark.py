@@ -191,10 +191,7 @@ def _result(
     everyone = {name: world.comm.allgather(times.step_ns) for name, times in measured.times.items()}
     # A step ends when its last rank finishes.
     latencies = {name: slowest_rank_ns(ranks) for name, ranks in everyone.items()}
-    marked = {
-        name: slowest_rank_ns(world.comm.allgather(durations))
-        for name, durations in measured.marked_ns.items()
-    }
+    marked = _of_slowest(world, measured.marked_ns)
     parts = _parts(world, measured)
     alone = efficiency.alone_bound_ns(parts) if parts and len(measured.times) > 1 else None
     bound = None if alone is None else _find_bound(parameters, world, measured, alone, parts)
@@ -266,9 +263,7 @@ def _find_bound(
     parameters: PointParameters, world: World, measured: Measured, alone: int, parts: dict[str, int]
 ) -> efficiency.Bound:
     """Return the time that no mode can beat; in a profiled run, it is estimated from the serial mode."""
-    latencies = {
-        name: slowest_rank_ns(world.comm.allgather(times)) for name, times in measured.probes.items()
-    }
+    latencies = _of_slowest(world, measured.probes)
     if not latencies:
         return efficiency.Bound([alone] * parameters.steps, {})
     return efficiency.step_bound(latencies, parts, link_bytes(parameters, world.size))
@@ -277,10 +272,13 @@ def _find_bound(
 def _parts(world: World, measured: Measured) -> dict[str, int]:
     """Return the median of each phase of the serial mode, over the maxima of the ranks."""
     times = measured.times.get(f"serial{EAGER}") or measured.times.get("serial")
-    return {
-        name: summarize(slowest_rank_ns(world.comm.allgather(durations))).p50_ns
-        for name, durations in (times.phase_ns.items() if times else ())
-    }
+    phases = _of_slowest(world, times.phase_ns if times else {})
+    return {name: summarize(durations).p50_ns for name, durations in phases.items()}
+
+
+def _of_slowest(world: World, times_ns: dict[str, list[int]]) -> dict[str, list[int]]:
+    """Return the maxima over the ranks of each time, by name; a collective call."""
+    return {name: slowest_rank_ns(world.comm.allgather(times)) for name, times in times_ns.items()}
 
 
 def _conditions(changes: list[str | None], stable: bool | None) -> list[str]:
