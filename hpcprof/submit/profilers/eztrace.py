@@ -8,7 +8,6 @@ folder of the profiles.
 from hpcprof.submit.profilers import base
 from hpcprof.submit.profilers.base import Profiler, Setting, Settings, Target, Word
 
-_MPI = ("openmpi", "mpich")
 _MODULES = {"openmp": ("openmp",), "io": ("posixio",), "threads": ("pthread",)}
 """The modules of each setting."""
 
@@ -27,7 +26,7 @@ def _flags(target: Target, settings: Settings) -> tuple[Word, ...]:
     output = ("-o", base.FOLDER)
     if settings["mpi"] != "auto":
         return (*modules(settings["mpi"]), *output)
-    named = [base.OnNode(f"mpi_is {name} && {_has(name)}", modules(name)) for name in _MPI]
+    named = [base.OnNode(f"mpi_is {name} && {_has(name)}", modules(name)) for name in ("openmpi", "mpich")]
     # A build for one implementation.
     single = base.OnNode(f"! {_has('openmpi|mpich')} && {_has('mpi')}", modules("mpi"))
     # Without the option it would load every module that is installed.

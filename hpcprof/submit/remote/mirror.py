@@ -13,7 +13,6 @@ from hpcprof.submit.sites.model import recorded_site
 _FOLDERS = ("state", "logs", "results", "stall", "telemetry", "attempts")
 """Folders in a copy of a run that has not been collected."""
 
-_PROFILES = "profiles"
 _OWN_STATE_FILES = {"verdict", "cancelled", "submitting", "submission", "unfinished", "seen"}
 """State files that are written here, whatever the host has under their names."""
 
@@ -74,7 +73,7 @@ def bring_profiles(run: Run) -> list[str]:
     sentences = refresh(run)
     host = host_of(run)
     if host is not None and not sentences:
-        fetch_all(run, host, [_PROFILES, "attempts"])
+        fetch_all(run, host, ["profiles", "attempts"])
     return sentences
 
 

@@ -15,7 +15,6 @@ from hpcprof.submit.schedulers.registry import find_scheduler
 from hpcprof.submit.schedulers.scheduler import JOB_SCRIPT, WRAPPER, Rendering
 from hpcprof.submit.sites.files import load_site
 
-_BASE = "job/base.sh.j2"
 _KEEPS_STATUS = re.compile(r"\bstatus=\$\?")
 _RECORDS_END = re.compile(r"^[^#\n]*\brecord\s+finished\b", re.MULTILINE)
 
@@ -34,7 +33,7 @@ def check_template(file: Path) -> None:
         # Jinja drops a block that replaces none without a word.
         if isinstance(statement, nodes.Block) and statement.name not in valid:
             raise unknown("block", statement.name, valid, f" in {chain[0].file}, line {statement.lineno}")
-    if any(template.name == _BASE for template in chain[1:]):
+    if any(template.name == "job/base.sh.j2" for template in chain[1:]):
         _check_launch(chain[0], texts[JOB_SCRIPT])
 
 

@@ -84,7 +84,6 @@ _FLAGS = {
 """The options of sbatch for fields of a job."""
 
 _OUTPUT = "the output goes to logs/ of the run"
-_RANKS = "give --nodes and --ranks-per-node"
 _OWN_SETTINGS = {
     "--account": "give --account",
     "--array": "give --array to hpcprof sweep",
@@ -92,7 +91,7 @@ _OWN_SETTINGS = {
     "--error": _OUTPUT,
     "--job-name": "give --job-name",
     "--nodes": "give --nodes",
-    "--ntasks": _RANKS,
+    "--ntasks": "give --nodes and --ranks-per-node",
     "--ntasks-per-node": "give --ranks-per-node",
     "--output": _OUTPUT,
     "--test-only": "give --dry-run",
@@ -102,11 +101,9 @@ _OWN_SETTINGS = {
 }
 """Settings of the script or of other options of hpcprof, each with the end of a sentence of advice."""
 
-_MEMORY = "the memory"
-_CPUS = "the CPUs of a rank"
 _EXCLUSIVE_OPTIONS = {
-    **dict.fromkeys(("--mem", "--mem-per-cpu", "--mem-per-gpu"), _MEMORY),
-    **dict.fromkeys(("--cpus-per-task", "--cpus-per-gpu"), _CPUS),
+    **dict.fromkeys(("--mem", "--mem-per-cpu", "--mem-per-gpu"), "the memory"),
+    **dict.fromkeys(("--cpus-per-task", "--cpus-per-gpu"), "the CPUs of a rank"),
     **dict.fromkeys(("--gpus", "--gpus-per-node", "--gpus-per-socket", "--gpus-per-task"), GPUS),
 }
 """Options that exclude each other, with the common name of their setting."""
@@ -255,7 +252,7 @@ class SlurmScheduler(BatchScheduler):
         try:
             return parse_sbatch(*submission.answer)
         except Refused as error:
-            if _TOO_LONG not in str(error):
+            if "other parameter too long" not in str(error):
                 raise
             size = f"{script.name} has {script.stat().st_size:,} bytes"
             raise Refused(f"{error} {size}; scontrol show config has the site's max_script_size.") from None
@@ -442,7 +439,6 @@ SACCT_FIELDS = ("JobID", "State", "ExitCode", "End", "Submit", "SubmitLine")
 _TIME = "%Y-%m-%dT%H:%M:%S"
 _JOB_ID = re.compile(r"\d+(;\S+)?")
 _ARRAY_LIMITS = re.compile(r"MaxArraySize\s*=\s*(\d+)|\bmax_array_tasks=(\d+)")
-_TOO_LONG = "other parameter too long"
 # sbatch has not reached the controller, so that no job can have been accepted.
 _NOT_REACHED_MESSAGE = "Unable to contact slurm controller (connect failure)"
 _NO_ANSWER = (

@@ -27,7 +27,6 @@ from hpcprof.workloads.rankenv import RankEnvironment
 from hpcprof.workloads.schema import Correctness, RankResult, slowest_rank_ns, summarize
 from hpcprof.workloads.sequence_parallel_jax.options import Parameters
 
-_MODE = "shard_map"
 _AXIS = "ranks"
 _SAMPLED_ROWS = 64
 _SECOND_NS = 1_000_000_000
@@ -172,7 +171,7 @@ def _measure(parameters: Parameters, environment: RankEnvironment, rank: int, si
     return RankResult(
         schema_version=schema.SCHEMA_VERSION,
         workload="sequence-parallel-jax",
-        mode=_MODE,
+        mode="shard_map",
         rank=rank,
         world_size=size,
         local_rank=environment.local_rank or 0,

@@ -25,7 +25,6 @@ from hpcprof.submit.schedulers.base import (
 from hpcprof.submit.schedulers.command import seconds_left, submission_error
 from hpcprof.submit.schedulers.kubernetes import MPIJOB_FILE, object_name
 
-_LABEL = "hpcprof/run"
 _SECONDS = 60.0
 # Deleting waits for the pods, which have 30 seconds to end after SIGTERM by default.
 _DELETE_SECONDS = 120.0
@@ -229,7 +228,7 @@ def parse_objects(code: int, out: str, error: str) -> dict[str, Objects]:
     jobs: dict[str, Item] = {}
     pods: dict[str, list[Item]] = {}
     for item in items:
-        name = item.metadata.labels.get(_LABEL, item.metadata.name)
+        name = item.metadata.labels.get("hpcprof/run", item.metadata.name)
         if item.kind == "MPIJob":
             jobs[name] = item
         else:
