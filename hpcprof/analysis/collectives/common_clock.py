@@ -74,15 +74,8 @@ def connect(aligned: Iterable[Aligned]) -> list[Alignment]:
     `hpcprof.analysis.collectives.skew` has them; one with few collectives does only if no other can. The
     others follow in the order of their uncertainty, each through one rank that it shares with those before.
     """
-    sets = sorted(
-        aligned,
-        key=lambda group: (
-            group[1].collectives < MIN_COLLECTIVES,
-            -len(group[0]),
-            -group[1].collectives,
-            tuple(group[0]),
-        ),
-    )
+    sets = sorted(aligned, key=lambda group: (-len(group[0]), -group[1].collectives, tuple(group[0])))
+    sets.sort(key=lambda group: group[1].collectives < MIN_COLLECTIVES)
     rank_sets: dict[int, list[int]] = {}
     for number, (ranks, _) in enumerate(sets):
         for rank in ranks:

@@ -5,7 +5,7 @@ Nothing here imports numpy or pandas, so that a kept explanation is shown quickl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -154,6 +154,21 @@ class Finding(InNotebooks):
             alternatives=tuple(alternative.changed(change) for alternative in self.alternatives),
             together=tuple(finding.changed(change) for finding in self.together),
         )
+
+
+def unpriced_finding(
+    cause: str,
+    ranks: tuple[int, ...],
+    where: str,
+    evidence: Sequence[tuple[Evidence, str]],
+    remedy: str,
+    confidence: Confidence,
+) -> Finding:
+    """Return a finding whose saving cannot be estimated; each item of evidence has its sentence, if any."""
+    items, texts = zip(*evidence, strict=True) if evidence else ((), ())
+    return Finding(
+        cause, ranks, where, None, None, None, None, items, remedy, confidence, evidence_text=texts
+    )
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import pandas as pd
 
 from hpcprof.analysis.explain.cause import Cause, MachineWait, Trait, cause_names, cause_of, find_cause, is_a
 from hpcprof.analysis.explain.evidence import Tables
-from hpcprof.analysis.explain.explanation import Evidence, Finding
+from hpcprof.analysis.explain.explanation import Evidence, Finding, unpriced_finding
 from hpcprof.analysis.explain.findings import estimated_finding
 from hpcprof.common.units import counted, format_bytes
 
@@ -67,48 +67,31 @@ def slow_files(files: pd.DataFrame) -> Finding | None:
     logs = len({row["log"] for row in rows})
     blamed = {key: _own_seconds(same_file[0]) for key, same_file in by_file.items()}
     waits: dict[tuple[str, str], Mapping[str, Any]] = {}
-    for waiting_row in [same_file[0] for same_file in by_file.values() if same_file[0]["wait_s"]]:
-        late = [row for row in rows if row["ranks"] == 1 and row["slowest_rank"] == waiting_row["late_rank"]]
-        late = [row for row in late if row["log"] == waiting_row["log"]]
-        longest = max(late, key=_seconds, default=waiting_row)
-        wait_s = waiting_row["wait_s"]
-        if longest in late and _seconds(longest) >= _ENOUGH * wait_s / (waiting_row["ranks"] - 1):
+    for shared in [same_file[0] for same_file in by_file.values() if same_file[0]["wait_s"]]:
+        late = shared["log"], 1, shared["late_rank"]
+        alone = [row for row in rows if (row["log"], row["ranks"], row["slowest_rank"]) == late]
+        longest = max(alone, key=_seconds, default=shared)
+        if alone and _seconds(longest) >= _ENOUGH * shared["wait_s"] / (shared["ranks"] - 1):
             key = longest["log"], longest["file"]
-            blamed[key] += wait_s
-            waits[key] = waiting_row
-    shares = [
-        blamed[key] / _seconds(row) * (row["share_pct"] or 0.0)
-        for key, (row, *_) in by_file.items()
-        if _seconds(row)
-    ]
+            waits[key], blamed[key] = shared, blamed[key] + shared["wait_s"]
+    parts = {key: blamed[key] / (_seconds(first) or 1.0) for key, (first, *_) in by_file.items()}
+    shares = (part * (by_file[key][0]["share_pct"] or 0.0) for key, part in parts.items())
     share = sum(shares) / max(logs, 1)
     if not _MIN_TIME_PCT <= share <= 100.0:
         return None
     chosen = max(by_file, key=lambda key: blamed[key])
-    worst = by_file[chosen]
-    columns, texts, remedies = zip(*_file_patterns(*worst), strict=True)
-    evidence = [Evidence(FILES, None, column, worst[0][column]) for column in columns]
+    worst, *inner = by_file[chosen]
+    first = ("share_pct", f"files take {share:.1f} % of the time of all ranks", "")
+    patterns = [(worst, *words) for words in (first, *_file_patterns(worst, *inner))]
     if chosen in waits:
-        waiting_row = waits[chosen]
-        evidence.append(Evidence(FILES, None, "wait_s", waiting_row["wait_s"]))
-        texts += (
-            f"the other ranks wait {waiting_row['wait_s']:.3g} s for rank {waiting_row['late_rank']:.0f} in "
-            f"collective calls on {waiting_row['file']}",
-        )
-        remedies += ("Divide what is read and written evenly among the ranks.",)
-    return Finding(
-        cause=Cause.SLOW_IO,
-        ranks=(),
-        where=f"{worst[0]['module']} of {worst[0]['file']}",
-        saving_ns=None,
-        saving_low_ns=None,
-        saving_high_ns=None,
-        share_pct=None,
-        evidence=tuple(evidence),
-        remedy=" ".join(filter(None, remedies)) or cause_of(Cause.SLOW_IO).remedy,
-        confidence="high",
-        evidence_text=(f"files take {share:.1f} % of the time of all ranks", *texts[1:]),
-    )
+        wait = waits[chosen]
+        calls = f"collective calls on {wait['file']}"
+        text = f"the other ranks wait {wait['wait_s']:.3g} s for rank {wait['late_rank']:.0f} in {calls}"
+        patterns.append((wait, "wait_s", text, "Divide what is read and written among all ranks."))
+    evidence = [(Evidence(FILES, None, column, row[column]), text) for row, column, text, _ in patterns]
+    remedy = " ".join(filter(None, (advice for *_, advice in patterns))) or cause_of(Cause.SLOW_IO).remedy
+    where = f"{worst['module']} of {worst['file']}"
+    return unpriced_finding(Cause.SLOW_IO, (), where, evidence, remedy, "high")
 
 
 def _seconds(row: Mapping[str, Any]) -> float:
@@ -123,15 +106,10 @@ def _own_seconds(row: Mapping[str, Any]) -> float:
 def _file_patterns(row: Mapping[str, Any], *inner: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     """Yield a column of `darshan_files`, what it says about the access to a file, and what to do.
 
-    ``inner`` are the rows of the same file in the modules below, such as POSIX below MPI-IO. The first item
-    is about the time of all files.
+    ``inner`` are the rows of the same file in the modules below, such as POSIX below MPI-IO.
     """
-    calls, size, seconds = (
-        row["reads"] + row["writes"],
-        row["read_bytes"] + row["written_bytes"],
-        _own_seconds(row),
-    )
-    yield "share_pct", "", ""
+    calls, seconds = row["reads"] + row["writes"], _own_seconds(row)
+    size = row["read_bytes"] + row["written_bytes"]
     meta = row["meta_s"] - (row["wait_s"] or 0.0)
     if meta > seconds / 2:
         yield (

@@ -169,14 +169,13 @@ def unexplained_waiting(
     explained = sum(item.saving_ns or 0 for item in late)
     mean = 0.0 if waited.isna().all() else float(waited.mean())
     if mean - explained >= _MIN_WAITING_SHARE * wall:
-        share = f"{format_ns(mean)} of a step ({100 * mean / wall:.0f} %)"
         reason = _waiting_reason(inputs, findings, pipeline, loose)
-        yield NotJudged(WAITING, f"on average a rank waits {share} for others. {reason}")
+        yield NotJudged(WAITING, f"on average a rank waits {_of_step(mean, wall)} for others. {reason}")
     rows = account[waited.isna()]
     communicated = float(rows["exposed_comm_ns"].mean()) if len(rows) else 0.0
     if communicated >= _MIN_WAITING_SHARE * wall:
         ranks = named_ranks(sorted(rows["rank"].unique().tolist()), _MAX_NAMED)
-        share = f"{format_ns(communicated)} of a step ({100 * communicated / wall:.0f} %)"
+        share = _of_step(communicated, wall)
         reason = inputs.coverage or "no collectives on aligned clocks show when others arrive"
         yield NotJudged(
             WAITING,
@@ -191,9 +190,12 @@ def unexplained_in_mpi(
     """Yield how long ranks wait in MPI in a step of ``wall`` ns, if much of that has no finding."""
     mean = float(part.wait.sum()) / steps / part.ranks
     if mean - sum(item.saving_ns or 0 for item in findings) >= _MIN_IDLE_SHARE * wall:
-        share = f"{format_ns(mean)} of a step ({100 * mean / wall:.0f} %)"
         reason = _WAVEFRONT if part.is_pipeline else "No rank is late in each step (--analysis mpi_delays)"
-        yield NotJudged(WAITING, f"on average a rank waits {share} for others. {reason}")
+        yield NotJudged(WAITING, f"on average a rank waits {_of_step(mean, wall)} for others. {reason}")
+
+
+def _of_step(time: float, wall: float) -> str:
+    return f"{format_ns(time)} of a step ({100 * time / wall:.0f} %)"
 
 
 def unexplained_idle(
@@ -205,11 +207,10 @@ def unexplained_idle(
     """
     idle = float(account["idle_ns"].astype(float).median()) if len(account) else 0.0
     if idle - sum(item.saving_ns or 0 for item in findings) >= _MIN_IDLE_SHARE * wall:
-        share = f"{format_ns(idle)} of a step ({100 * idle / wall:.0f} %)"
         reason = "and no replay shortens that (--analysis idle_causes)"
         if uncertain:
             reason = f"perhaps for {find_cause(uncertain[0].what).title}: {uncertain[0].reason}"
-        yield NotJudged(IDLE, f"the GPU is idle for {share}, {reason}")
+        yield NotJudged(IDLE, f"the GPU is idle for {_of_step(idle, wall)}, {reason}")
 
 
 def moving_pages(breakdown: pd.DataFrame, copies: pd.DataFrame) -> Iterator[NotJudged]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from hpcprof.analysis.explain.cause import Cause
-from hpcprof.analysis.explain.explanation import Confidence, Evidence, Finding
+from hpcprof.analysis.explain.explanation import Evidence, Finding, unpriced_finding
 from hpcprof.common.units import counted, format_bytes, format_duration
 
 TABLES = ("memory_use", "memory_snapshots", "memory", "host_memory")
@@ -49,15 +49,13 @@ def _out_of_memory(tables: Mapping[str, Sequence[Row]], ranks: int) -> Iterator[
         for row in memory_rows:
             kinds[row["kind"]] += row["bytes"]
         lines = _by_line(row for row in memory_rows if row["kind"] not in _UNHELD)
-        excess = [line for line in lines if line["difference"] >= failed["asked_bytes"]]
         # Memory that every step frees depends on the moment of the failure, and is not its cause.
-        excess = sorted(
-            (line for line in excess if line["kind"] not in _TRANSIENT_KINDS),
-            key=lambda line: -line["difference"],
-        )
+        lasting = [line for line in lines if line["kind"] not in _TRANSIENT_KINDS]
+        excess = [line for line in lasting if line["difference"] >= failed["asked_bytes"]]
+        excess.sort(key=lambda line: -line["difference"])
         chosen = excess[0] if excess else lines[0] if lines else None
         where = (chosen["line"] or chosen["kind"]) if chosen else failed["line"] or ""
-        yield _finding(
+        yield unpriced_finding(
             Cause.OUT_OF_MEMORY,
             (rank,),
             where,
@@ -187,7 +185,9 @@ def _imbalance(tables: Mapping[str, Sequence[Row]]) -> Iterator[Finding]:
         "most decides which batch fits."
     )
     where = (lines[0]["line"] or lines[0]["kind"]) if lines else ""
-    yield _finding(Cause.MEMORY_IMBALANCE, (rank,), where, evidence, remedy, "high" if lines else "medium")
+    yield unpriced_finding(
+        Cause.MEMORY_IMBALANCE, (rank,), where, evidence, remedy, "high" if lines else "medium"
+    )
 
 
 def _peaks(tables: Mapping[str, Sequence[Row]]) -> tuple[str, dict[int, int]]:
@@ -224,14 +224,9 @@ def _host(rows: Sequence[Row]) -> Iterator[Finding]:
     grown = growing_ranks(rows)
     if not grown:
         return
-    evidence = [
-        (
-            Evidence("host_memory", row["rank"], "growth_bytes_per_step", row["growth_bytes_per_step"]),
-            growth_in_words(row),
-        )
-        for row in grown[:_MAX_NAMED_PLACES]
-    ]
-    yield _finding(
+    key, listed = "growth_bytes_per_step", grown[:_MAX_NAMED_PLACES]
+    evidence = [(Evidence("host_memory", row["rank"], key, row[key]), growth_in_words(row)) for row in listed]
+    yield unpriced_finding(
         Cause.HOST_MEMORY,
         tuple(row["rank"] for row in grown),
         "",
@@ -239,27 +234,4 @@ def _host(rows: Sequence[Row]) -> Iterator[Finding]:
         "Look for lists that grow: losses kept with their graph (use .item() or .detach()), caches without a "
         "limit, copies in each worker of a DataLoader. tracemalloc names the lines of Python.",
         "high" if min(row["samples"] for row in grown) >= _SURE_SAMPLES else "medium",
-    )
-
-
-def _finding(
-    cause: str,
-    ranks: tuple[int, ...],
-    where: str,
-    evidence: Sequence[tuple[Evidence, str]],
-    remedy: str,
-    confidence: Confidence,
-) -> Finding:
-    return Finding(
-        cause=cause,
-        ranks=ranks,
-        where=where,
-        saving_ns=None,
-        saving_low_ns=None,
-        saving_high_ns=None,
-        share_pct=None,
-        evidence=tuple(cell for cell, _ in evidence),
-        remedy=remedy,
-        confidence=confidence,
-        evidence_text=tuple(text for _, text in evidence),
     )

@@ -411,7 +411,10 @@ def aligned_by_mpi(
             shortest = calls.length[ending].min(axis=1, keepdims=True)
             collectives.setdefault(key, []).append(np.hstack([calls.own_end[ending], shortest]))
     if zeros and needs and early <= _CHANCE * needs:
-        return [_one_clock(sorted(zeros), [zeros[rank] for rank in sorted(zeros)], needs, shared=True)]
+        ranks, clock = _one_clock(
+            sorted(zeros), [zeros[rank] for rank in sorted(zeros)], needs, _SAME_CLOCK_NS
+        )
+        return [(ranks, replace(clock, of_node=True))]
     names, communicators = [*lists.ops], lists.communicators
     ends = {key: np.concatenate(parts) for key, parts in collectives.items()}
     together = align_clocks(
@@ -453,18 +456,11 @@ def _after_needs(run: RunMpi, zeros: Mapping[int, int]) -> Ints:
     return np.concatenate(parts)
 
 
-def _one_clock(
-    ranks: Sequence[int],
-    zero: Sequence[int],
-    checks: int,
-    error_ns: float = _SAME_CLOCK_NS,
-    *,
-    shared: bool = False,
-) -> Aligned:
+def _one_clock(ranks: Sequence[int], zero: Sequence[int], checks: int, error_ns: float) -> Aligned:
     """Return the clocks of ranks that have one clock, whose stamps count from different moments."""
-    nothing = np.zeros(len(ranks))
+    nothing, error = np.zeros(len(ranks)), np.full(len(ranks), error_ns)
     offsets = (np.array(zero, np.int64), nothing, nothing[None], nothing[None], nothing)
-    return ranks, AlignedClocks(*offsets, np.full(len(ranks), error_ns), checks, of_node=shared)
+    return ranks, AlignedClocks(*offsets, error, checks)
 
 
 def _nothing(shape: tuple[int, ...]) -> Ints:

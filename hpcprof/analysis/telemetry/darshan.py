@@ -12,7 +12,7 @@ from hpcprof.analysis.telemetry.declarations import NO_LOGS
 from hpcprof.analysis.telemetry.tables import StepMark, blocks_of
 from hpcprof.common.units import counted, format_bytes, format_duration
 from hpcprof.profiles.readers.darshan.logs import DarshanLog, FileRecord
-from hpcprof.profiles.timeline import Floats, Ints
+from hpcprof.profiles.timeline import Floats
 
 _MOST_FILES, _MOST_BLOCKS = 500, 60
 _SUMS = (
@@ -174,7 +174,7 @@ def _file_rows(logs: Sequence[NamedLog]) -> Iterator[dict[str, Any]]:
 def _file_row(
     name: str, path: str, kind: str, module: str, log: DarshanLog, records: Sequence[FileRecord]
 ) -> dict[str, Any]:
-    sums = {key: sum(getattr(record, key) for record in records) for key in _SUMS}
+    sums = _sums(records)
     shared = next((record for record in records if record.rank == _SHARED_RANK), None)
     each = {record.rank: record.read_s + record.write_s + record.meta_s for record in records}
     slowest = max(each, key=lambda rank: each[rank])
@@ -198,29 +198,27 @@ def _file_row(
 
 def _rank_rows(logs: Sequence[NamedLog]) -> Iterator[dict[str, Any]]:
     """Yield what each rank did in each module; a row without a rank is of files that all ranks share."""
-    sums: dict[tuple[int | None, str], dict[str, float]] = {}
-    files: dict[tuple[int | None, str], set[tuple[str, int]]] = defaultdict(set)
-    times: dict[tuple[int | None, str], float] = defaultdict(float)
-    for name, log in logs:
-        own_files = set()
-        for record in log.records:
-            key = (_rank_of(record.rank, log, logs), record.module)
-            total = sums.setdefault(key, dict.fromkeys(_SUMS, 0))
-            for field in _SUMS:
-                total[field] += getattr(record, field)
-            files[key].add((name, record.file))
-            own_files.add(key)
-        for key in own_files:
-            times[key] += log.run_time_s * (log.ranks if key[0] is None else 1)
-    for key in sorted(sums, key=lambda key: (key[0] is None, key)):
-        rank, module = key
+    groups: dict[tuple[int | None, str], list[tuple[NamedLog, FileRecord]]] = defaultdict(list)
+    for entry in logs:
+        for record in entry.log.records:
+            rank = _rank_of(record.rank, entry.log, logs)
+            groups[rank, record.module].append((entry, record))
+    for rank, module in sorted(groups, key=lambda key: (key[0] is None, key)):
+        group = groups[rank, module]
+        sums = _sums([record for _, record in group])
+        used_logs = {entry.name: entry.log for entry, _ in group}.values()
+        time = sum(log.run_time_s * (log.ranks if rank is None else 1) for log in used_logs)
         yield {
             "rank": rank,
             "module": module,
-            "files": len(files[key]),
-            **sums[key],
-            "share_pct": _share(_seconds(sums[key]), times[key]),
+            "files": len({(entry.name, record.file) for entry, record in group}),
+            **sums,
+            "share_pct": _share(_seconds(sums), time),
         }
+
+
+def _sums(records: Sequence[FileRecord]) -> dict[str, Any]:
+    return {key: sum(getattr(record, key) for record in records) for key in _SUMS}
 
 
 def _seconds(sums: Mapping[str, Any]) -> float:
@@ -259,21 +257,13 @@ def _step_rows(run: RunLogs) -> Iterator[dict[str, Any]]:
                         "last_step": blocks.last[block],
                         "phase": blocks.phase[block],
                         "module": module,
-                        **_sizes(writes[in_block], sizes[in_block]),
+                        "reads": int(np.count_nonzero(writes[in_block] == 0)),
+                        "writes": int(np.count_nonzero(writes[in_block])),
+                        "read_bytes": int(sizes[in_block][writes[in_block] == 0].sum()),
+                        "written_bytes": int(sizes[in_block][writes[in_block] == 1].sum()),
                         "wait_s": waits,
                         "share_pct": _share(waits, length),
                     }
-
-
-def _sizes(writes: Ints, sizes: Ints) -> dict[str, int]:
-    wrote = int(np.count_nonzero(writes))
-    written = int(sizes[writes == 1].sum())
-    return {
-        "reads": len(sizes) - wrote,
-        "writes": wrote,
-        "read_bytes": int(sizes.sum()) - written,
-        "written_bytes": written,
-    }
 
 
 def _union_time(begins: Floats, ends: Floats) -> float:

@@ -234,16 +234,15 @@ _TRACES = {
 }
 """Kinds of JSON files by what is in their beginning."""
 _SUBSTITUTES = {
-    rb"version https://git-lfs\.": "a pointer of Git LFS: git lfs pull brings the file itself",
-    rb"(?i)\s*<(?:!doctype html|html)": "a web page: download the file itself (its raw address)",
+    rb"\Aversion https://git-lfs\.": "a pointer of Git LFS: git lfs pull brings the file itself",
+    rb"(?i)\A\s*<(?:!doctype html|html)": "a web page: download the file itself (its raw address)",
 }
 """Kinds of files that a download leaves in place of a profile, by how they begin."""
 _COMPRESSED = re.compile(r"\.(?:gz|xz|zst)$", re.IGNORECASE)
 _TEXT_SUFFIX = re.compile(r"(?:\.(?:csv|log|out|txt|db|data|trace|\d+))?")
-_CHROME_TRACE = "a Chrome trace, but not one of the PyTorch profiler"
-_CHROME_EVENT = rb'\A\s*\[\s*\{[^{}]*"ph"\s*:'
+_CHROME_EVENTS = rb'\A\s*\[\s*\{[^{}]*"ph"\s*:'
 _TEXTS = {
-    _CHROME_EVENT: _CHROME_TRACE,
+    _CHROME_EVENTS: "a Chrome trace, but not one of the PyTorch profiler",
     rb"\AHPCTOOLKIT": _HPCTOOLKIT,
     rb"\APERFILE2": "a profile of Linux perf, which hpcprof does not read: perf report shows it",
     rb"\Agmon\x01|\A(?:Flat profile:|\s*Call graph \(explanation follows\))": "a profile of gprof, "
@@ -273,33 +272,28 @@ def foreign_kind(path: Path) -> str:
     """Return what a file is that no reader takes, and what to do instead; empty if unknown."""
     suffix = Path(_COMPRESSED.sub("", path.name)).suffix.lower()
     if suffix != ".json" or not path.is_file():
-        kind = _FOREIGN.get(suffix, "")
-        if _TEXT_SUFFIX.fullmatch(suffix) and path.is_file():
-            with suppress(DamagedInput):
-                head = content_of(path, _HEAD_BYTES).removeprefix(codecs.BOM_UTF8)
-                kinds = (kind for text, kind in _TEXTS.items() if re.search(text, head, re.MULTILINE))
-                return next(kinds, kind)
-        return kind
+        has_text = _TEXT_SUFFIX.fullmatch(suffix) and path.is_file()
+        by_text = _kind_of_head(path, _TEXTS, re.MULTILINE) if has_text else ""
+        return by_text or _FOREIGN.get(suffix, "")
     if path.stat().st_size == 0:
         return "empty: its writer was cut off, or the disk was full"
-    return foreign_trace(path, _CHROME_TRACE)
+    return foreign_trace(path, "a Chrome trace, but not one of the PyTorch profiler")
 
 
 def substitute_kind(path: Path) -> str:
     """Return what a download left in place of a profile, and what to do; empty for anything else."""
-    with suppress(DamagedInput):
-        head = content_of(path, _HEAD_BYTES) if path.is_file() else b""
-        return next((kind for pattern, kind in _SUBSTITUTES.items() if re.match(pattern, head)), "")
-    return ""
+    return _kind_of_head(path, _SUBSTITUTES) if path.is_file() else ""
 
 
 def foreign_trace(path: Path, other: str = "") -> str:
     """Return whose trace a JSON file is, by how it begins; ``other`` for a trace of another program."""
+    return _kind_of_head(path, {**_TRACES, _CHROME_EVENTS: other, rb'"traceEvents"': other})
+
+
+def _kind_of_head(path: Path, kinds: Mapping[bytes, str], flags: re.RegexFlag = re.DOTALL) -> str:
     with suppress(DamagedInput):
-        head = content_of(path, _HEAD_BYTES)
-        kinds = (kind for pattern, kind in _TRACES.items() if re.search(pattern, head, re.DOTALL))
-        is_chrome = b'"traceEvents"' in head or re.match(_CHROME_EVENT, head)
-        return next(kinds, other if is_chrome else "")
+        head = content_of(path, _HEAD_BYTES).removeprefix(codecs.BOM_UTF8)
+        return next((kind for pattern, kind in kinds.items() if re.search(pattern, head, flags)), "")
     return ""
 
 

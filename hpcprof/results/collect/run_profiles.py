@@ -80,10 +80,12 @@ def foreign_files(run: Run) -> list[str]:
     )
     kinds = ((file.name, foreign_kind(file)) for file in files)
     sentences = [f"{name} is left out: it is {kind}." for name, kind in kinds if kind]
-    below = [*_runs_under(run.path)] if profiles else []
-    if below:
-        place = below[0].path.relative_to(run.path)
+    folders = [path for path in sorted(run.path.iterdir()) if path.is_dir() and path.name != "profiles"]
+    # Files inside a profile that is a folder belong to it.
+    folders = [path for path in folders if not (path.name.startswith(".") or is_profile_folder(path))]
+    if profiles and (below := [item.path for folder in folders for item in runs_below(folder)]):
         also = f" and {counted(len(below) - 1, 'more run')}" if len(below) > 1 else ""
+        place = below[0].relative_to(run.path)
         sentences.append(f"profiles below {run.path} are left out: open {place}{also} by name.")
     return sentences
 
@@ -136,28 +138,18 @@ def runs_below(folder: Path) -> list[Run]:
     Hidden folders, links to folders, and the folders inside a run are not searched. A run without profiles
     is left out. Folders of single ranks, side by side, are one run, and so is each folder of Darshan's logs.
     """
-    return _join_folders(folder, [*_runs_under(folder, inclusive=True)])
-
-
-def _runs_under(top: Path, *, inclusive: bool = False) -> Iterator[Run]:
-    """Yield the runs below a folder, which itself counts if ``inclusive``."""
-    for place, folders, files in os.walk(top):
+    adopted_runs: list[Run] = []
+    for place, folders, files in os.walk(folder):
         path = Path(place)
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        if path == top and not inclusive:
-            # Files inside a profile that is a folder belong to it.
-            folders[:] = [
-                name for name in folders if name != "profiles" and not is_profile_folder(path / name)
-            ]
-            continue
-        runs: list[Run] = []
-        if MANIFEST in files or path.name != "profiles":
-            runs = [run for run in runs_in(path) if profiles_of(run)]
+        is_apart = MANIFEST in files or path.name != "profiles"
+        runs = [run for run in runs_in(path) if profiles_of(run)] if is_apart else []
         if runs or MANIFEST in files:
             folders.clear()
         elif find_darshan_logs(path):
             runs = [open_run(path)]
-        yield from runs
+        adopted_runs += runs
+    return _join_folders(folder, adopted_runs)
 
 
 def _join_folders(folder: Path, runs: list[Run]) -> list[Run]:
