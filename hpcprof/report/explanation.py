@@ -295,6 +295,9 @@ def _nothing(explanation: Explanation) -> str:
         nothing += f" {visible(kernel.name)} takes {kernel.share_pct:.0f} % of it"
         if explanation.step.source != CAPTURE:
             nothing += f", mostly in {visible(kernel.where) or 'the step'}"
+        if kernel.blocks:
+            blocks = counted(kernel.blocks, "block")
+            nothing += f", in launches of at most {blocks} for {kernel.sm_count:,} multiprocessors"
         nothing += (
             f": submit --profiler ncu --profiler-option kernel={visible(kernel.name)} --profiler-option "
             "launch-count=3 measures why."

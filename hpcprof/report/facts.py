@@ -36,6 +36,7 @@ _OTHER_RANGES = 4
 _STEP_SOURCES = {
     "automatic": "found as it repeats",
     "MPI calls": "found as its sequence of MPI calls repeats",
+    "launches": "found as its sequence of calls repeats",
     "--step-range": "named by --step-range",
     "PyTorch profiler": "known from the PyTorch profiler",
     "optimizer": "known from PyTorch's optimizers",

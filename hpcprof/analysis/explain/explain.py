@@ -12,7 +12,7 @@ The pipeline, with the module of each part:
 
 import re
 import sys
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import replace
 
 import numpy as np
@@ -74,6 +74,7 @@ from hpcprof.analysis.explain.whole_run import (
 )
 from hpcprof.analysis.steps.run_step import StepSeries, kinds_of_steps, steady_series
 from hpcprof.analysis.steps.step_ranges import steps_of
+from hpcprof.profiles.columns.unique import named
 from hpcprof.profiles.kernel_names import short_name
 from hpcprof.profiles.timeline import Category, Floats, Timeline
 
@@ -280,9 +281,7 @@ def _weights(
 def _main_kernel(scene: Scene, elapsed: int, profiler: str) -> MainKernel | None:
     work, graph = scene.graph.work, scene.graph
     # Work without a name has the last one.
-    names, number = np.unique(
-        [*(short_name(text).split("<")[0] for text in graph.names), ""], return_inverse=True
-    )
+    names, number = np.unique([*map(_plain_name, graph.names), ""], return_inverse=True)
     step = work.step - graph.calls.step[graph.front_call[0, 0]]
     counts = (work.category == Category.COMP) & (step >= 0) & (step < graph.steps)
     time, name = np.where(counts, work.end - work.start, 0), number[work.name]
@@ -292,9 +291,29 @@ def _main_kernel(scene: Scene, elapsed: int, profiler: str) -> MainKernel | None
         return None
     where = scene.mostly(work.place, np.where(name == total.argmax(), time, 0))
     kernel = str(names[total.argmax()])
-    device = " ".join([profiler, *(gpu.name for gpus in scene.gpus.values() for gpu in gpus)])
+    gpus = [gpu for gpus in scene.gpus.values() for gpu in gpus]
+    device = " ".join([profiler, *(gpu.name for gpu in gpus)])
     counted = not kernel.startswith("CUDA graph ") and not _BEYOND_NCU.search(device)
-    return MainKernel(kernel, round(min(share, 100.0), 3), where, counted)
+    blocks = most_blocks(scene.timelines.values(), kernel)
+    units = min((gpu.sm_count for gpu in gpus if gpu.sm_count), default=0)
+    few = (blocks, units) if 0 < blocks < units else ()
+    return MainKernel(kernel, round(min(share, 100.0), 3), where, counted, *few)
+
+
+def most_blocks(timelines: Iterable[Timeline], kernel: str) -> int:
+    """Return the most blocks of a launch of the kernels of a name without its arguments, 0 if unknown."""
+    most = 0
+    for timeline in timelines:
+        kernels = timeline.kernels
+        kernels = kernels.take(named(timeline, kernels.name, lambda text: _plain_name(text) == kernel))
+        # Profiles without shapes have blocks of one thread.
+        known = kernels.block.prod(axis=1) > 1
+        most = max(most, int(kernels.grid.prod(axis=1)[known].max(initial=0)))
+    return most
+
+
+def _plain_name(text: str) -> str:
+    return short_name(text).split("<")[0]
 
 
 def _measured_step(inputs: ExplainInputs, steps: int) -> StepSummary:

@@ -230,13 +230,16 @@ class MainKernel:
     """The kernels of one name, without their template arguments, that take most of the time of a step.
 
     ``share_pct`` is their share of the elapsed time, and ``where`` the place with most of it. Nsight Compute
-    can measure them if ``measurable``.
+    can measure them if ``measurable``. ``blocks`` is the maximum number of blocks of a launch, if that is
+    known and less than the ``sm_count`` multiprocessors of the smallest GPU.
     """
 
     name: str
     share_pct: float
     where: str
     measurable: bool = True
+    blocks: int | None = None
+    sm_count: int | None = None
 
 
 @dataclass(frozen=True)

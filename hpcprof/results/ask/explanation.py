@@ -82,7 +82,7 @@ _FEW_LAUNCHES = 0.01
 _MPI = "MPI_"
 """Names of places between calls of MPI contain it."""
 
-_VERSION_KEY, _VERSION = "version", 27
+_VERSION_KEY, _VERSION = "version", 28
 """Raised when explanations say something else about the same analyses: they are then computed again."""
 
 RanksRead = Callable[[int, int], None]

@@ -190,6 +190,9 @@ def test_where_nothing_is_found_the_kernel_that_takes_most_is_named_with_what_me
         explained(step=replace(STEP, kernel=replace(kernel, measurable=False)))
     ).conclusion[1]
     assert on_amd.endswith("histogram_kernel takes 86 % of it, mostly in backward.")
+    small = replace(kernel, measurable=False, blocks=1, sm_count=108)
+    few = write_explanation(explained(step=replace(STEP, kernel=small))).conclusion[1]
+    assert few.endswith(" in backward, in launches of at most 1 block for 108 multiprocessors.")
     of_finding = write_explanation(explained(finding(13), step=replace(STEP, kernel=kernel)))
     assert not any("histogram_kernel" in one for one in of_finding.conclusion)
 

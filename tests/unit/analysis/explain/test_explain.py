@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 from hpcprof.analysis.explain.cause import Cause
-from hpcprof.analysis.explain.explain import explain_run
+from hpcprof.analysis.explain.explain import explain_run, most_blocks
 from hpcprof.analysis.explain.explanation import WAITING, Earlier, Explanation, OnceStep
 from hpcprof.analysis.explain.whole_run import STREAM_WAITS, unexplained_waiting
 from hpcprof.profiles.host_memory import HostMemory
@@ -22,6 +22,7 @@ from hpcprof.profiles.losses import Loss, LossKind, Subject
 from hpcprof.profiles.readers.discovery import read_profile
 from hpcprof.profiles.timeline import Category, Ranges, Timeline
 from hpcprof.report.explanation import write_explanation
+from tests.unit.analysis import timelines as made
 from tests.unit.analysis.explain.programs import (
     MS,
     US,
@@ -886,3 +887,13 @@ def test_a_hidden_cost_names_the_finding_after_which_it_limits_the_step() -> Non
     assert "limits the step once extra GPU time is gone" in write_explanation(late).hidden[0]
     (always,) = explain_run(inputs_of(simulate([rank(30 * MS)] * 2, 8)))[0].hidden
     assert always.limits_after is None
+
+
+def test_the_most_blocks_of_a_kernel_are_known_where_the_profile_has_shapes() -> None:
+    """Rebuilt from a public export: a kernel with one block of 256 threads took 1 s on an A100."""
+    whole = made.timeline([(10, 20, made.COMP, 5, 0), (30, 40, made.COMP, 25, 0)])
+    shapes = {"grid": np.array([[1, 1, 1], [3, 2, 1]]), "block": np.array([[256, 1, 1], [1, 1, 1]])}
+    kernels = replace(whole.kernels, **shapes)
+    strings = np.array(["add<float>(int)", *whole.strings[1:]], object)
+    assert most_blocks([replace(whole, kernels=kernels, strings=strings)], "add") == 1
+    assert most_blocks([whole], "kernel") == 0 and most_blocks([whole], "add") == 0
