@@ -41,4 +41,7 @@ def os_calls(timeline: Timeline) -> Outcome:
             call = {"call": text, "kind": kind_of_call(text), "calls": number, "total_ns": total}
             times = {"ns_per_step": round(total / max(len(steps), 1)), "max_ns": int(time[rows].max())}
             table.append(call | times)
-    return Outcome(columns_of(table)) if table else no_rows(f"no calls of the OS runtime in steps of {file}")
+    if not table:
+        return no_rows(f"no calls of the OS runtime in steps of {file}")
+    reason = f"{file} has no steps: calls are those of its first thread in the whole capture"
+    return Outcome(columns_of(table), "" if len(steps) else reason)

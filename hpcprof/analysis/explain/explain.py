@@ -307,8 +307,8 @@ def most_blocks(timelines: Iterable[Timeline], kernel: str) -> int:
         kernels = timeline.kernels
         kernels = kernels.take(named(timeline, kernels.name, lambda text: _plain_name(text) == kernel))
         # Profiles without shapes have blocks of one thread.
-        known = kernels.block.prod(axis=1) > 1
-        most = max(most, int(kernels.grid.prod(axis=1)[known].max(initial=0)))
+        has_shape = kernels.block.prod(axis=1) > 1
+        most = max(most, int(kernels.grid.prod(axis=1)[has_shape].max(initial=0)))
     return most
 
 

@@ -445,7 +445,9 @@ def test_without_steps_calls_of_the_first_thread_count_in_the_whole_capture() ->
     others = OsCalls(*(np.concatenate((getattr(timeline.os_calls, f.name),) * 2) for f in fields(OsCalls)))
     others.thread[2:] = [0, 9]
     timeline = replace(timeline, os_calls=others)
-    rows = analyze_rank(ANALYSES["os_calls"], timeline, 0).rows
+    calls = analyze_rank(ANALYSES["os_calls"], timeline, 0)
+    assert calls.reason.endswith("calls are those of its first thread in the whole capture")
+    rows = calls.rows
     assert rows[["call", "calls", "total_ns"]].to_numpy().tolist() == [["write", 1, 20], ["read", 1, 5]]
     assert "nothing was recorded" not in no_steps(timeline)
 
