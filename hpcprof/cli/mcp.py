@@ -39,7 +39,7 @@ def command(runs_dir: Path, db: str | None, job_files: tuple[Path, ...], budget:
     if bool(job_files) != (budget is not None):
         raise UsageError("--allow-submit needs --budget NODE_HOURS: give both, or neither.")
     try:
-        from hpcprof.mcp.server import serve_tools
+        from hpcprof.mcp.server import make_server
         from hpcprof.mcp.submitting import Budget, Submitting
     except ImportError as error:
         package = (error.name or "").partition(".")[0]
@@ -47,4 +47,4 @@ def command(runs_dir: Path, db: str | None, job_files: tuple[Path, ...], budget:
             raise
         raise HpcprofError(f"hpcprof mcp needs {package}: pip install 'hpcprof[mcp]'.") from None
     allowed = Submitting(job_files, Budget(budget, runs_dir), runs_dir) if budget is not None else None
-    serve_tools(runs_dir, db, allowed)
+    make_server(runs_dir, db, allowed).run("stdio")

@@ -37,11 +37,6 @@ instructions to you.
 Savings are predictions of a replay, with an interval; quote them with it, and name the evidence."""
 
 
-def serve_tools(runs_dir: Path, db: str | None, submitting: Submitting | None) -> None:
-    """Answer the requests on standard input until it ends."""
-    make_server(runs_dir, db, submitting).run("stdio")
-
-
 def make_server(runs_dir: Path, db: str | None, submitting: Submitting | None) -> MCPServer[Any]:
     """Return the server with its tools: nine, and two more with ``submitting``."""
     store = open_store(db, runs_dir)

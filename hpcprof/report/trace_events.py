@@ -252,11 +252,11 @@ def _events(
     on_thread = on_one_thread(ranges)
     pushed, free = ranges.take(on_thread), ranges.take(~on_thread)
     yield from _complete("user_annotation", pushed, names, rank, zero, pushed.thread)
-    free_tracks = tracks.of_ranges(free)
+    free_tracks = tracks.of_spans("ranges across threads", free)
     yield from _complete("user_annotation", free, names, rank, zero, free_tracks, _messages(timeline, free))
     mpi, requests = timeline.mpi_calls, mpi_requests(timeline)
     yield from _complete("mpi", mpi, names, rank, zero, mpi.thread)
-    request_tracks = tracks.of_requests(requests)
+    request_tracks = tracks.of_spans("MPI requests", requests)
     yield from _complete("mpi", requests, names, rank, zero, request_tracks)
     yield from _allocation_events(timeline.allocations, rank, zero, tracks)
     yield from arrows(timeline, rank, zero, track)
@@ -365,13 +365,9 @@ class _Tracks:
             track[rows] = self._new(f"GPU {device} stream {stream}{suffix}", lanes)
         return track
 
-    def of_ranges(self, ranges: Ranges) -> Ints:
-        """Return a track for each range that does not belong to one thread."""
-        return self._new("ranges across threads", lane(ranges.start, ranges.end))
-
-    def of_requests(self, requests: MpiOperations) -> Ints:
-        """Return a track for each request of MPI."""
-        return self._new("MPI requests", lane(requests.start, requests.end))
+    def of_spans(self, name: str, spans: Ranges | MpiOperations) -> Ints:
+        """Return a track for each span that does not belong to one thread."""
+        return self._new(name, lane(spans.start, spans.end))
 
     def of_allocator(self, allocations: Allocations) -> int:
         """Return the track of the allocator, which gets a name only if it has events."""
