@@ -32,8 +32,7 @@ def command(runs_dir: Path, steps: int, ranks: str, run: str) -> None:
     request, recording = request_capture(jobs[0], steps, ranks)
     last = request.first + request.steps - 1
     echo(f"recording steps {request.first} to {last} on {counted(len(recording), 'rank')}", err=True)
-    answers = await_capture(jobs[0], request, recording)
-    last = min(answer.last for answer in answers.values())
+    last = min(answer.last for answer in await_capture(jobs[0], request, recording).values())
     name = typed_name(jobs[0].path)
     echo(f"recorded steps {request.first} to {last} on {counted(len(recording), 'rank')}")
     echo(f"hpcprof collect {name} && hpcprof explain {name}")

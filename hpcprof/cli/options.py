@@ -108,8 +108,7 @@ def html_option(of: str) -> Callable[[CommandT], CommandT]:
 
 def format_among(*forms: str, help: str) -> Callable[[CommandT], CommandT]:
     """Return what adds ``--format``, by default the first form."""
-    kind = click.Choice(forms)
-    return with_default("--format", "form", type=kind, default=forms[0], help=help)
+    return with_default("--format", "form", type=click.Choice(forms), default=forms[0], help=help)
 
 
 push_option = click.option(

@@ -45,8 +45,7 @@ def command(runs_dir: Path, db: str | None, changes: tuple[str, ...], run: str) 
 
     parse_changes(changes)  # a mistake is named before anything is collected
     store = open_store(db, runs_dir)
-    collected_run = find_collected_run(run, store, runs_dir, collect_first)
-    prediction = what_if(collected_run, store, changes)
+    prediction = what_if(find_collected_run(run, store, runs_dir, collect_first), store, changes)
     out = console()
     out.print(prediction_text(prediction, bool(changes), out.width), crop=False)
     if not changes:

@@ -72,8 +72,7 @@ class Budget:
         if not self._path.exists():
             return []
         try:
-            lines = read_file(self._path).splitlines()
-            return [from_json(line, Charge) for line in lines]
+            return [from_json(line, Charge) for line in read_file(self._path).splitlines()]
         except (OSError, msgspec.MsgspecError) as error:
             raise HpcprofError(f"{self._path} cannot be read: {error}.") from None
 

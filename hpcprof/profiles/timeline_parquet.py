@@ -213,8 +213,7 @@ class RankEvents:
             return None
 
     def _read_origin(self) -> dict[str, Any]:
-        described = self._origin.read_bytes().partition(b"\n")[2]
-        return msgspec.json.decode(described, type=_OriginOnly).origin
+        return msgspec.json.decode(self._origin.read_bytes().partition(b"\n")[2], type=_OriginOnly).origin
 
     @property
     def _origin(self) -> Path:

@@ -127,8 +127,7 @@ def _account(
     row: Row, steps: StepSet, kinds: int, ranks: int, waiting: str, causes: Sequence[_IdleTime]
 ) -> Account:
     named = [(colour, name, row[column] or 0, "") for colour, name, column in _COLUMNS if column != "idle_ns"]
-    idle = _idle_parts(causes, row["idle_ns"])
-    named += [("idle", name, ns, where) for name, ns, where in idle]
+    named += [("idle", name, ns, where) for name, ns, where in _idle_parts(causes, row["idle_ns"])]
     whole = _round_parts([*named, (*_UNEVEN, row["uneven_ns"], "")], row["elapsed_ns"])
     parts = tuple(part for part in whole if part.ns > 0)
     notes = _notes(steps, ranks, waiting, row["uneven_ns"] > _MIN_NOTED_SHARE * row["elapsed_ns"])

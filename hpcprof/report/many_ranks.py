@@ -64,14 +64,13 @@ def _by_name(
     """Return an analysis of quantiles over the ranks by name, and its rows."""
     column = measure(analysis)
     unit = column.rpartition("_")[2]
-    values = _by_key(*_once_a_rank(table, keys, column))
     rows: list[Row] = [
         {
             **dict(zip(keys, key, strict=True)),
             **{f"{label}_{unit}": _quantile(ordered, q) for label, q in _QUANTILES.items()},
             "ranks": len(ordered),
         }
-        for key, ordered in values.items()
+        for key, ordered in _by_key(*_once_a_rank(table, keys, column)).items()
     ]
     rows.sort(key=lambda row: -abs(row[f"p50_{unit}"]))
     columns = (

@@ -243,10 +243,9 @@ class Results(InNotebooks):
     def losses(self) -> pd.DataFrame:
         """Return what the profiles lack: one row for each rank and kind, ``of`` is null if it is unknown."""
         self._collected()
-        losses = self.store.losses(self.id)
         rows = [
             (rank, loss.kind.value, loss.subject.value, loss.count, loss.of, loss.detail, loss.sentence)
-            for rank, loss in losses
+            for rank, loss in self.store.losses(self.id)
         ]
         names = ["rank", "kind", "subject", "count", "of", "detail", "sentence"]
         frame: pd.DataFrame = pd.DataFrame(rows, columns=names).astype({"of": "Int64"})

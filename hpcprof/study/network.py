@@ -61,8 +61,7 @@ def run_network(
         run = runs.submit(site, job)
         runs.wait(run)
         runs.collect(run, profiled=False)
-    samples = read_samples(run.path / OUTPUT)
-    network = fit_network(site.name, run.id, job.ranks_per_node, samples)
+    network = fit_network(site.name, run.id, job.ranks_per_node, read_samples(run.path / OUTPUT))
     return NetworkStudy(run, network, keep_measurement(site.name, NETWORK, network))
 
 

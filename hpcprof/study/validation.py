@@ -108,8 +108,7 @@ def resume_validation(
 
     path = Path(folder)
     record = read_to_resume(path, STUDY, ValidationRecord)
-    runs_dir = path.resolve().parent
-    runs = StudyRuns(len(record.runs), runs_dir, record.template, db, progress, command_line)
+    runs = StudyRuns(len(record.runs), path.resolve().parent, record.template, db, progress, command_line)
     return _validate(make_runs(record, path, runs), path, runs)
 
 

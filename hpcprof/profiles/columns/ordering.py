@@ -24,8 +24,7 @@ def as_of(values: Ints, moments: Ints, *columns: Ints) -> list[Ints]:
     """
     if len(values) < len(moments) and ascends(moments):
         # Counting the moments between two values is faster than locating each moment.
-        edges = np.searchsorted(moments, values)
-        times = np.diff(edges, prepend=0, append=len(moments))
+        times = np.diff(np.searchsorted(moments, values), prepend=0, append=len(moments))
         return [np.repeat(column, times) for column in columns]
     at = np.searchsorted(values, moments, side="right")
     return [column[at] for column in columns]

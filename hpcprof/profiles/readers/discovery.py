@@ -56,8 +56,7 @@ def reader_of(path: Path) -> Reader | None:
 
 def named_by_host(files: Iterable[Path]) -> bool:
     """Return whether the profiler names all of these files by the hosts that it recorded."""
-    readers = map(reader_of, files)
-    return all(reader is not None and reader.named_by_host for reader in readers)
+    return all(reader is not None and reader.named_by_host for reader in map(reader_of, files))
 
 
 def formats_like(path: Path) -> str:

@@ -18,8 +18,7 @@ def launching_calls(texts: Sequence[str], name: Ints, thread: Ints) -> Ints:
     kinds = [(text == _START) - (text == _END) for text in texts]
     kind = np.array(kinds, np.int64)[name]
     result = np.arange(len(kind))
-    cuts = np.flatnonzero(np.diff(thread)) + 1
-    for rows in np.split(result.copy(), cuts):
+    for rows in np.split(result.copy(), np.flatnonzero(np.diff(thread)) + 1):
         depth = np.cumsum(kind[rows])
         # The profile may begin inside a group, whose end then closes nothing.
         depth -= np.minimum(np.minimum.accumulate(depth), 0) if len(depth) else depth

@@ -234,8 +234,7 @@ def _parse_metric(name: str) -> tuple[str, str] | None:
 def _visible_gpus(devices: str, count: int) -> tuple[int, ...]:
     """Return the GPUs that a variable of the program names by number, unless it names all."""
     words = devices.split(",")
-    numbers = map(parsed_count, words)
-    listed = tuple(number for number in numbers if number is not None and number < count)
+    listed = tuple(number for number in map(parsed_count, words) if number is not None and number < count)
     return listed if len(listed) == len(words) < count or count == 1 == len(listed) else ()
 
 

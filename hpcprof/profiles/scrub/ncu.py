@@ -25,8 +25,7 @@ def scrub(path: Path, target: Path, names: Names) -> list[str]:
     Numbers are copied as they are written. Processes, hosts, ncu's advice, other texts, and whatever the file
     has before the table, are not copied.
     """
-    text = read_text(path)
-    header, rows = open_table(text, path)
+    header, rows = open_table(read_text(path), path)
     # A row of advice has more cells than one of a metric.
     table = [row for row in rows if len(row) <= len(header)]
     if _HOST in header:

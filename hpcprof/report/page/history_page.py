@@ -92,8 +92,7 @@ def _table(
 ) -> PageTable:
     """Return the runs of histories, the newest first, with the value in the unit of its metric."""
     rows = [dict(zip(COLUMNS, row, strict=True)) for row in reversed(plain_rows(histories))]
-    pointer = "hpcprof history --format csv"
-    table = page_table(name, visible(title), _COLUMNS, rows, pointer)
+    table = page_table(name, visible(title), _COLUMNS, rows, "hpcprof history --format csv")
     for column in table.data["columns"] if table.data else ():
         if column["name"] == "value":
             column["texts"] = [format_value(histories[0].metric, value) for value in column["values"]]

@@ -121,10 +121,9 @@ def render_page(
     page's script draws. Every text and all data go through ``clean``, as `scrubbed` returns it.
     """
     rows = [table.data for table in tables if table.data is not None]
-    page_parts = {**data, "tables": rows}
     blocks = [
         block(f"{part}-data", clean(msgspec.to_builtins(value)) if clean else value)
-        for part, value in page_parts.items()
+        for part, value in {**data, "tables": rows}.items()
     ]
     return (
         page_environment(clean)

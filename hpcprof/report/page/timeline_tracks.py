@@ -245,8 +245,7 @@ def _projected_tracks(timeline: Timeline) -> Iterator[Track]:
 
 def _call_tracks(timeline: Timeline) -> Iterator[Track]:
     calls = timeline.calls
-    waits = named(timeline, calls.name, host_waits)
-    kind = np.where(waits, int(SliceKind.WAIT), int(SliceKind.CALL))
+    kind = np.where(named(timeline, calls.name, host_waits), int(SliceKind.WAIT), int(SliceKind.CALL))
     for label, rows in _threads(calls.process, calls.thread):
         part = concatenate(NamedSpans, [calls.take(rows)])
         yield _track(TrackKind.CALLS, f"API calls, {label}", part, kind[rows], launch=rows)
@@ -336,8 +335,7 @@ def _infos(timeline: Timeline) -> tuple[Ints, list[str]]:
     sizes, size_number = np.unique(memory.bytes, return_inverse=True)
     texts += [f"{size:,} bytes ({format_bytes(size)})" for size in sizes.tolist()]
     memory_size = np.where(memory.bytes < 0, NONE, size_number.reshape(-1) + len(launches))
-    none = np.full(len(timeline.graphs), NONE)
-    return np.concatenate((kernel_shape, memory_size, none)), texts
+    return np.concatenate((kernel_shape, memory_size, np.full(len(timeline.graphs), NONE))), texts
 
 
 _KINDS = {

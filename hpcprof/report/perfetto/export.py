@@ -418,8 +418,7 @@ def _counters(timeline: Timeline) -> Iterator[tuple[str, Ints, Ints]]:
     if not len(call):
         return
     begun = next(timeline.of_operations("start"))[operation]
-    launched = np.minimum(timeline.calls.start[call], begun)
-    time = np.concatenate([launched, begun])
+    time = np.concatenate([np.minimum(timeline.calls.start[call], begun), begun])
     order = np.argsort(time, kind="stable")
     waiting = np.cumsum(np.repeat([1, -1], len(call))[order])
     last = np.append(np.diff(time[order]) > 0, True)

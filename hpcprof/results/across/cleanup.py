@@ -230,8 +230,7 @@ def _removal(run: Run, runs_dir: Path, stored: Mapping[str, StoredRun], db: str 
             raise UsageError(f"nothing was collected from {run.path}, and hpcprof did not submit it.")
         return Removal(run.id, rows=stored[run.id])
     check_place(run, runs_dir)
-    jobs = jobs_of(run)
-    still_open = _open_job(jobs)
+    still_open = _open_job(jobs_of(run))
     if still_open is not None:
         job, status = still_open
         if status.state is JobState.UNKNOWN:

@@ -286,9 +286,8 @@ def _mark_changes(points: Iterable[HistoryPoint]) -> tuple[HistoryPoint, ...]:
     earliest = datetime.min.replace(tzinfo=timezone.utc)
     ordered = sorted(points, key=lambda point: (point.time or earliest, point.run))
     for change_point in change_points([point.value for point in ordered]):
-        at = ordered[change_point.position]
         ordered[change_point.position] = replace(
-            at,
+            ordered[change_point.position],
             change_probability=round(change_point.probability, 3),
             change_pct=round(100 * (change_point.after / change_point.before - 1), 2),
         )

@@ -318,8 +318,7 @@ def _late_ranks(
         )
         for row in summary.rows
     ]
-    names = summary.columns
-    columns = {name: [row[name] for row in rows] for name in names}
+    columns = {name: [row[name] for row in rows] for name in summary.columns}
     judged = {name: columns[name] for name in ("verdict", "lateness_p50_ns")} if rows else {}
     notes, reasons = (
         with_hidden_lateness(table.reasons.get(WHOLE_RUN, ""), rows) for table in (summary, skew)

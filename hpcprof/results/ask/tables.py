@@ -193,8 +193,7 @@ class RunTables(Mapping[str, AnalysisTable]):
         if analysis.policy is Policy.WITH_EVENTS:
             from hpcprof.results.store.rank_tables import kept_rows
 
-            events = self._store.rank_events(self._run.id).values()
-            return kept_rows(events, name, lost={})
+            return kept_rows(self._store.rank_events(self._run.id).values(), name, lost={})
         return data_frame(analysis.columns, self.table(name).columns)
 
     def _compute(self, analysis: Analysis) -> AnalysisTable:

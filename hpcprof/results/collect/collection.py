@@ -465,7 +465,6 @@ def _tasks(
         current = previous and (previous.file, previous.analysis_version) == (path.name, ANALYSIS_VERSION)
         current = current and is_current(requested, steps, rank)
         sha256 = previous.sha256 if previous and current and _has_events(folder, run.id, previous) else None
-        part = profiles.parts.get(rank)
         tasks.append(
             ProfileTask(
                 path,
@@ -475,7 +474,7 @@ def _tasks(
                 run.manifest is not None or is_unpacked(run),
                 run.id,
                 threads,
-                part,
+                profiles.parts.get(rank),
                 step_range,
                 needs_steps,
                 captured_steps(run),

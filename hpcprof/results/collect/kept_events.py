@@ -61,8 +61,7 @@ def event_schemas() -> dict[str, pa.Schema]:
 
 def keep_timeline(events: RankEvents, timeline: Timeline) -> None:
     """Write the tables of a timeline; they count when `finish` has written the others."""
-    launched = launch_starts(timeline)[: len(timeline.kernels)]
-    events.write(timeline, step_numbers(timeline, launched))
+    events.write(timeline, step_numbers(timeline, launch_starts(timeline)[: len(timeline.kernels)]))
 
 
 def kept_timeline(events: RankEvents, step_range: StepRange | None) -> Timeline | None:
@@ -86,8 +85,7 @@ def finish(
     the timeline.
     """
     times = step_intervals(timeline)
-    steps = pa.table([steps_of(timeline).number, times.start, times.end], schema=_STEP_COLUMNS)
-    tables = {_STEPS: steps}
+    tables = {_STEPS: pa.table([steps_of(timeline).number, times.start, times.end], schema=_STEP_COLUMNS)}
     for name, analysis in RANK_TABLES.items():
         columns = [column for column in analysis.columns if column.name != "rank"]
         tables[dataset_table(name)] = arrow_table(columns, outcomes[name].arrays())

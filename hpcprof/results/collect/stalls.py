@@ -288,8 +288,7 @@ def _stuck_stack(path: Path) -> tuple[CodeLine, ...]:
     for line in lines:
         match = _STACK_LINE.match(line)
         if match and threads:
-            frame = CodeLine(match["function"], match["file"], int(match["line"]))
-            threads[-1][1].append(frame)
+            threads[-1][1].append(CodeLine(match["function"], match["file"], int(match["line"])))
         elif line.startswith(("Thread ", _MAIN_THREAD)):
             threads.append((line, []))
     chosen = next((frames for title, frames in threads if title.startswith(_MAIN_THREAD)), None)

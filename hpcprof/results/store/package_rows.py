@@ -109,8 +109,7 @@ class PackedRows(Mapping[str, Mapping[str, list[Any]]]):
         return len(self._tables)
 
     def __getitem__(self, name: str) -> Mapping[str, list[Any]]:
-        stored = OF_RUN[name]
-        names = tuple(column.name for column in stored.table.columns)
+        names = tuple(column.name for column in OF_RUN[name].table.columns)
         columns = self._fields(f"the table {name!r}", self._tables[name], names)
         needed = sum(map(_memory_of, columns.values()))
         if needed > _MOST_TABLE_BYTES:

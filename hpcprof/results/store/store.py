@@ -331,8 +331,7 @@ class Store(Database):
 
     def baselines(self) -> list[BaselineRow]:
         """Return the runs of all named baselines, by name and in the order in which they were given."""
-        query = select(BASELINES).order_by(BASELINES.c.name, BASELINES.c.position)
-        return self._rows(BaselineRow, query)
+        return self._rows(BaselineRow, select(BASELINES).order_by(BASELINES.c.name, BASELINES.c.position))
 
     def put_baseline(self, name: str, rows: Sequence[BaselineRow]) -> None:
         """Replace the baseline ``name``; without rows it is removed."""

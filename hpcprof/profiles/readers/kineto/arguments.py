@@ -127,10 +127,9 @@ class ArgumentsDecoder(Generic[ValueT]):
     def __call__(self, written: Sequence[msgspec.Raw]) -> tuple[Sequence[ValueT], Counter[str]]:
         """Return the arguments of each event, and by name how many of them are odd."""
         damaged: Counter[str] = Counter()
-        values = self._decode(written)
         whole = [
             self._lenient(bytes(text), damaged) if value is None else value
-            for value, text in zip(values, written, strict=True)
+            for value, text in zip(self._decode(written), written, strict=True)
         ]
         return whole, damaged
 

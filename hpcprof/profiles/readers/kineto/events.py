@@ -398,8 +398,7 @@ class TraceEvents:
         """Build the kernels, and keep the record of those that communicate."""
         arguments = self._arguments(_KERNEL, events, Subject.KERNEL)
         columns, checks = self._on_gpu(events, arguments)
-        valid_rows = np.flatnonzero(_passed_checks(checks)).tolist()
-        for number, row in enumerate(valid_rows, self.kernels.count):
+        for number, row in enumerate(np.flatnonzero(_passed_checks(checks)).tolist(), self.kernels.count):
             if record := collective_record(bytes(events[row].args), int(columns["correlation"][row])):
                 self.collectives.append(record._replace(start=int(columns["start"][row])))
                 self.communicating.append(number)

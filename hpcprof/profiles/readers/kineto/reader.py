@@ -177,8 +177,7 @@ def _distinguish_streams(correlation: Ints, owner: Ints, processes: Ints) -> Int
 
 def _functions(columns: IntColumns, strings: StringTable) -> Functions:
     used, row = numbered(columns.pop("name"))
-    texts = strings.array()
-    frames = [frame for text in texts[used].tolist() if (frame := frame_of(text))]
+    frames = [frame for text in strings.array()[used].tolist() if (frame := frame_of(text))]
     return Functions(
         **columns,
         function=strings.add_all(frame.function for frame in frames)[row],

@@ -107,8 +107,7 @@ def _candidates() -> Iterator[Path]:
 
 def _by_module(folder: Path, path: Path) -> Printed | None:
     """Read by ncu's Python module; None if it cannot."""
-    script = dump_script.__file__
-    result = _run(path, sys.executable, script, str(folder), str(path))
+    result = _run(path, sys.executable, dump_script.__file__, str(folder), str(path))
     if result.exit_code != 0:
         return None
     loads = json.loads(result.stdout)

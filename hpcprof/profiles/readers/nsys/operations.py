@@ -228,8 +228,7 @@ def read_graphs(export: NsysExport, strings: StringTable, only_process: int) -> 
     table = export.table("CUPTI_ACTIVITY_KIND_GRAPH_TRACE")
     if table is None:
         return Operations.empty(), []
-    wanted = {**_OPERATION, "graphId": NO_ID}
-    columns, lost = read_operations(table, wanted, only_process, Subject.GRAPH)
+    columns, lost = read_operations(table, {**_OPERATION, "graphId": NO_ID}, only_process, Subject.GRAPH)
     name = each(columns["graphId"], lambda graph: strings.add(f"CUDA graph {graph}"))
     category = np.full(len(name), int(Category.COMP))
     hidden = losses(LossKind.GRAPH, Subject.GRAPH, {"": len(name)})

@@ -82,11 +82,10 @@ def read(path: Path, part: ProfilePart | None = None) -> Timeline:
 
 def _spans(rows: pd.DataFrame) -> dict[str, np.ndarray]:
     start = rows["start_ns"].to_numpy(np.int64)
-    rank = rows["rank"].to_numpy(np.int64)
     return {
         "start": start,
         "end": start + rows["duration_ns"].to_numpy(np.int64),
-        "process": rank,
+        "process": rows["rank"].to_numpy(np.int64),
         "thread": np.zeros(len(rows), np.int64),
     }
 
@@ -112,8 +111,7 @@ def _communication(rows: pd.DataFrame, strings: StringTable, threads: dict[str, 
     spans["thread"] = rows["name"].map(threads).to_numpy(np.int64)
     kinds = zip(rows["kind"], rows["name"], strict=True)
     named = (_MESSAGES.get(kind) or operation(name) or "AllReduce" for kind, name in kinds)
-    group = rows["group"].to_numpy()
-    communicator = strings.add_all(text or None for text in group)
+    communicator = strings.add_all(text or None for text in rows["group"].to_numpy())
     return Collectives(
         **spans,
         operation=strings.add_all(named),

@@ -335,8 +335,7 @@ def _visits(recorded: _Visited, clock: ArchiveClock, *, nested: bool) -> tuple[V
         slot = np.where(enters, depth, depth + 1)
     else:
         number = numbered(region)[1]
-        turn = position_in_group(2 * number + ~enters)
-        slot = numbered_rows(number, turn)[1]
+        slot = numbered_rows(number, position_in_group(2 * number + ~enters))[1]
     order = np.argsort(slot, kind="stable")
     first, second = order[:-1], order[1:]
     pair = (slot[first] == slot[second]) & enters[first] & ~enters[second]

@@ -302,8 +302,7 @@ def _with_operations(events: CalledEvents, strings: StringTable) -> tuple[Called
         in_call[has_operation],
         collective[has_operation],
     )
-    sends = np.isin(events.kind, _SENDS)
-    operation = np.where(sends, strings.add("Send"), strings.add("Recv"))
+    operation = np.where(np.isin(events.kind, _SENDS), strings.add("Send"), strings.add("Recv"))
     operation[collective] = numbers[events.tag[collective]]
     named = in_call & np.isin(events.kind, (MpiKind.COLLECTIVE, MpiKind.BEGIN_COLLECTIVE))
     operation[named] = events.tag[named]
@@ -331,11 +330,10 @@ def _spans(events: CalledEvents) -> tuple[Ints, Ints, list[Loss]]:
     """
     begins = np.flatnonzero(np.isin(events.kind, [*_BEGIN_OF.values()]))
     ends = np.flatnonzero(np.isin(events.kind, [*_BEGIN_OF]))
-    wanted = _translate_ranks(events.kind[ends], _BEGIN_OF, NO_NAME)
     at = latest_rows(
         (events.kind[begins], events.request[begins]),
         events.time[begins],
-        (wanted, events.request[ends]),
+        (_translate_ranks(events.kind[ends], _BEGIN_OF, NO_NAME), events.request[ends]),
         events.time[ends],
     )
     end_of = np.full(len(begins), -1)

@@ -317,8 +317,7 @@ class DatabasePart(msgspec.Struct, frozen=True, dict=True):
         self, table: ExportTable, events: IntColumns, strings: StringTable, lost: list[Loss]
     ) -> IntColumns:
         columns = self._read(table, _REGION, Subject.CALL, lost)
-        category = self._of_events(columns["event_id"], events, "category_id")
-        used, row = numbered(category)
+        used, row = numbered(self._of_events(columns["event_id"], events, "category_id"))
         names = {number: str(name) for number, name in self.rows("info_category", "id", "name")} or self.texts
         categories = [names.get(key) for key in used.tolist()]
         kinds = np.array([int(kind_of(text)) for text in categories], np.int64)

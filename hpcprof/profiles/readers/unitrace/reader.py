@@ -173,8 +173,7 @@ def whole_events(path: Path, written: bytes) -> tuple[list[Event], list[Loss]]:
 
 def other_files(path: Path, part: ProfilePart | None = None) -> list[Path]:
     """Return the tables of counters that belong to a trace, as unitrace or the job named them."""
-    name = path.name.lower()
-    if name.endswith(_OF_JOB):
+    if path.name.lower().endswith(_OF_JOB):
         return sorted(path.parent.glob(f"{glob.escape(path.name[: -len(_OF_JOB)])}.metrics_*.csv"))
     return sorted(file for place in ("", "metrics/") for file in path.parent.glob(f"{place}metrics_*.csv"))
 
@@ -236,8 +235,7 @@ class _Builder:
         ranges = {key: values[~is_api & ~is_mpi] for key, values in calls.items()}
         placed = [ranges[key] for key in ("process", "thread", "start", "end")]
         api["correlation"] = np.arange(1, len(api["start"]) + 1)
-        launches = self._launches(api)
-        operations, gpus = self._operations(process, launches)
+        operations, gpus = self._operations(process, self._launches(api))
         counters = self._counters(operations)
         names = [self._named_operations[number] for number in operations.pop("number").tolist()]
         rows = {kind: np.flatnonzero([operation.kind == kind for operation in names]) for kind in _Kind}
@@ -390,11 +388,10 @@ class _Builder:
     def _origin(self, gpus: tuple[Gpu, ...]) -> Origin:
         hosts = (_HOST.match(known_arguments(event).name) for event in self._named)
         host = next((name for name in hosts if name), None)
-        rank = int(host["rank"]) if host and host["rank"] else _named_rank(self._path)
         return Origin(
             path=self._path,
             kind=UNITRACE.name,
-            rank=rank,
+            rank=int(host["rank"]) if host and host["rank"] else _named_rank(self._path),
             host=host["host"] or None if host else None,
             start_utc_ns=0,
             gpus=gpus,

@@ -157,8 +157,7 @@ class _Threads:
             Operators, (self._operators(launched), self._operators(on_devices.take(~collective)))
         )
         name = self._plane.metadata_name
-        keys = self._plane.metadata_id[calls]
-        called = each(keys, lambda key: self._strings.add(name(key) or None))
+        called = each(self._plane.metadata_id[calls], lambda key: self._strings.add(name(key) or None))
         return OnHost(
             ApiCalls(**self._columns(calls), name=called, correlation=self._correlation[calls]),
             concatenate(Ranges, (self._ranges(), self._modules())),

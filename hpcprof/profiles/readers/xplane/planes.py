@@ -111,8 +111,7 @@ class Plane(msgspec.Struct, frozen=True, dict=True):
             value[references], lambda key: texts.setdefault(self.stat_names.get(key, ""), len(texts))
         )
         for at in np.flatnonzero(kind == _TEXT).tolist():
-            text = _text(self.data, int(value[at]), int(end[at]))
-            position[at] = texts.setdefault(text, len(texts))
+            position[at] = texts.setdefault(_text(self.data, int(value[at]), int(end[at])), len(texts))
         result = np.full(len(self.start), NOT_GIVEN)
         result[self._stats.event[rows]] = position
         return [*texts], result
