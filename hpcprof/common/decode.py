@@ -131,16 +131,19 @@ def open_regular(path: Path) -> BinaryIO:
     return os.fdopen(descriptor, "rb")
 
 
-def last_lines(path: Path, size: int) -> tuple[list[str], bool]:
-    """Return the whole lines in the last ``size`` bytes of a text file, and whether the file is longer.
+def last_lines(path: Path, size: int, since: int = 0) -> tuple[list[str], bool]:
+    """Return the whole lines in the last ``size`` bytes of a file after ``since``, and if there are more.
+
+    If the file has become shorter than ``since`` bytes, all of it counts.
 
     A line that lacks its begin is left out, since its begin may be the name of a secret. Raises OSError.
     """
     with open_regular(path) as file:
         end = file.seek(0, os.SEEK_END)
-        file.seek(max(0, end - size))
+        begin = since if since <= end else 0
+        file.seek(max(begin, end - size))
         lines = file.read(size).decode("utf-8", "replace").splitlines()
-    return lines[1 if end > size else 0 :], end > size
+    return lines[1 if end - begin > size else 0 :], end - begin > size
 
 
 def read_file(path: Path, most: int = LARGEST_FILE) -> bytes:

@@ -1097,7 +1097,7 @@ def test_slurm_a_job_that_can_never_run_says_so(slurm: Cluster, hpcprof: Hpcprof
     ("directive", "state", "words"),
     [
         ("--no-requeue", "failed", "a node of the job failed"),
-        ("--requeue", "queued", "queued again after its node was lost"),
+        ("--requeue", "queued", "queued again: the node that ran it was lost"),
     ],
 )
 def test_slurm_a_lost_node_fails_a_job_or_queues_it_again(

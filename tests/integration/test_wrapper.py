@@ -857,6 +857,18 @@ def test_a_trap_in_a_script_that_another_one_calls_gets_the_warning(tmp_path: Pa
     assert (tmp_path / "logs/rank00000.out").read_text() == "trapped\nouter ends\n"
 
 
+def test_a_start_of_a_job_notes_what_the_logs_had_before_it(tmp_path: Path) -> None:
+    for file, text in rendered(job(nodes=1, ranks_per_node=1, arguments=["true"]), tmp_path).items():
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_text(text)
+    (tmp_path / "out").write_text("earlier\n")
+    (tmp_path / "err").write_text("an error\n")
+    with (tmp_path / "out").open("a") as out, (tmp_path / "err").open("a") as err:
+        assert subprocess.run(["bash", str(tmp_path / "job.sh")], stdout=out, stderr=err).returncode == 0
+    noted = [(tmp_path / "state" / name).read_text() for name in ("output_before", "errors_before")]
+    assert noted == ["8\n", "9\n"]
+
+
 def test_a_working_directory_that_the_node_does_not_have_is_named(tmp_path: Path) -> None:
     asked = job(nodes=1, ranks_per_node=1, arguments=["true"], directory="/nowhere/it's")
     assert start_job(tmp_path, asked, []).wait() == 1

@@ -52,8 +52,6 @@ _ABORTS = ("mpich_abort", "open_mpi_abort")
 _LOST_NODE_PATTERNS = ("slurm_node", "open_mpi_node")
 """The names of patterns, see ``failure_patterns.yaml``."""
 
-_LAUNCHER_BYTES = 1 << 20
-"""Maximum bytes of a launcher's errors that are looked at."""
 
 _ERROR = re.compile(
     "^(?!.*warning:).*(?:error|fatal|fail|not found|unable|cannot|denied|refused|no such)", re.I
@@ -161,7 +159,7 @@ def failed_ranks(run: Run) -> list[RankFailure]:
     noted = started | _ranks_of_files(run.path / "state")
     silent = islice((rank for rank in range(ranks) if rank not in noted), _MAX_SILENT_RANKS)
     failed = sorted(rank for rank in (*noted, *silent) if rank < ranks and codes.get(rank) != 0)
-    job_cause = find_cause("job_errors", "\n".join(_job_errors(run)))
+    job_cause = find_cause("job_errors", "\n".join(job_output(run, "job.err", _JOB_ERRORS)))
     logged = [rank for rank in failed if rank in started]
     first, aborted = first_failed_rank(run), _aborting_rank(run, logged, job_cause)
 
@@ -284,14 +282,8 @@ def _aborting_rank(run: Run, ranks: Sequence[int], job_cause: FailureCause | Non
 
 def disk_was_full(run: Run) -> bool:
     """Return whether job.sh said that no space was left, or none is left now."""
-    cause = find_cause("errors", "\n".join(_job_errors(run)))
+    cause = find_cause("errors", "\n".join(job_output(run, "job.err", _JOB_ERRORS)))
     return (cause is not None and cause.name in _NO_SPACE) or bool(full_disk(run))
-
-
-def _job_errors(run: Run) -> list[str]:
-    if run.state_file("errors_before") is not None:
-        return _launcher_errors(run)[-_JOB_ERRORS:]
-    return tail(run.path / "logs" / "job.err", _JOB_ERRORS)
 
 
 def launch_failure(run: Run, *, running: bool = False) -> str:
@@ -305,7 +297,7 @@ def launch_failure(run: Run, *, running: bool = False) -> str:
     if started >= (ranks if running else 1):
         return ""
     which = f"{ranks - started} of {ranks} ranks were not started" if started else "no rank was started"
-    lines = [line.strip() for line in _launcher_errors(run) if line.strip(" \n-=*")]
+    lines = [line.strip() for line in job_output(run, "job.err", lines=0) if line.strip(" \n-=*")]
     launcher = run.state_file("launcher") or ""
     path = f"; {Path(launcher).name} is {launcher}" if Path(launcher).name.startswith("mpi") else ""
     causes = {line: find_cause("launch", line) for line in lines}
@@ -318,16 +310,6 @@ def launch_failure(run: Run, *, running: bool = False) -> str:
     # Launchers may warn first; then the first line has the cause, before how each of their parts ended.
     telling = next(filter(_ERROR.search, lines), lines[0] if lines else "")
     return f"{which}{': ' * bool(telling)}{telling.rstrip('.')}{path}"
-
-
-def _launcher_errors(run: Run) -> list[str]:
-    try:
-        with open_regular(run.path / "logs" / "job.err") as file:
-            file.seek(parsed_count(run.state_file("errors_before") or "") or 0)
-            text = file.read(_LAUNCHER_BYTES).decode("utf-8", "replace")
-    except OSError:
-        return []
-    return masked(text).splitlines()
 
 
 def preparation_failures(run: Run) -> list[str]:
@@ -426,6 +408,12 @@ def last_output(run: Run) -> list[tuple[str, list[str]]]:
     return [(name, lines) for name, lines in logs if lines]
 
 
+def job_output(run: Run, name: str, lines: int = TAIL_LINES) -> list[str]:
+    """Return the last lines, or with 0 all, that a job wrote into its log of a name since it last started."""
+    before = run.state_file("errors_before" if name == "job.err" else "output_before")
+    return tail(run.path / "logs" / name, lines, parsed_count(before or "") or 0)
+
+
 def profiler_of(run: Run) -> Profiler | None:
     """Return the profiler of a run; None if the package that added it is not installed here."""
     try:
@@ -507,10 +495,10 @@ def full_disk(run: Run) -> str:
     return ""
 
 
-def tail(path: Path, lines: int = TAIL_LINES) -> list[str]:
-    """Return the last lines of a text file, of its last MiB, with secrets masked; none if there is none."""
+def tail(path: Path, lines: int = TAIL_LINES, since: int = 0) -> list[str]:
+    """Return the last lines of a text file after ``since`` bytes, of its last MiB, with secrets masked."""
     try:
-        return [*map(masked, last_lines(path, _TAIL_BYTES)[0][-lines:])]
+        return [*map(masked, last_lines(path, _TAIL_BYTES, since)[0][-lines:])]
     except OSError:
         return []
 

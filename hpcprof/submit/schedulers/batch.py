@@ -117,7 +117,8 @@ class BatchClient(SchedulerClient):
         since = datetime.now(timezone.utc) - _DEPENDENCY_AGE
         records = ask_again_while_silent(lambda: self.scheduler.states(job_ids, since))
         for job_id in job_ids:
-            record, job = records.get(job_id), f"job {job_id}, which this one must wait for"
+            record = records.get(job_id)
+            job = f"job {job_id}, which this one must wait for"
             if record is None:
                 raise SchedulerError(f"{job}, is unknown to the scheduler.")
             if record.state is JobState.UNKNOWN and record.submitted_seconds is None:

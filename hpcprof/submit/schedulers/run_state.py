@@ -13,7 +13,7 @@ from hpcprof.runs.directory import Run
 from hpcprof.runs.intent import read_intent
 from hpcprof.submit.jobs.walltime import format_walltime
 from hpcprof.submit.runs.failure_causes import Where, find_cause
-from hpcprof.submit.runs.failures import tail
+from hpcprof.submit.runs.failures import job_output
 from hpcprof.submit.schedulers.base import CANCELLED_FILE, JobState, JobStatus, Record
 
 GRACE_SECONDS = 30.0
@@ -90,15 +90,15 @@ def _from_record(run: Run, record: Record) -> JobStatus:
         return JobStatus(JobState.CANCELLED, record.reason or canceller or "", record.exit_code)
     if record.state is not JobState.UNKNOWN and canceller is not None:
         return JobStatus(record.state, "being cancelled")
-    if record.state is JobState.QUEUED and (cause := _requeued_because(run, record)):
-        return JobStatus(record.state, f"queued again after {cause}; {record.reason}".removesuffix("; "))
+    if record.state is JobState.QUEUED and (sentence := _requeued(run, record)):
+        return JobStatus(record.state, f"{sentence}; {record.reason}".removesuffix("; "))
     return JobStatus(record.state, record.reason, record.exit_code)
 
 
 def _end_in_output(run: Run, where: Where = "job_end") -> JobStatus | None:
-    """Return how a job ended by what the scheduler wrote into its output; None if that does not say."""
-    logs = [run.path / "logs" / name for name in ("job.err", "job.out")]
-    cause = find_cause(where, "\n".join(line for log in logs for line in tail(log)))
+    """Return how a job's last start ended by what the scheduler wrote into its output, or None."""
+    lines = [line for name in ("job.err", "job.out") for line in job_output(run, name)]
+    cause = find_cause(where, "\n".join(lines))
     if cause is None:
         return None
     state = JobState(cause.state)
@@ -110,14 +110,16 @@ def _limit_exceeded(run: Run, seconds: int | None = None) -> str:
     return f"the walltime limit ({format_walltime(seconds or run.submission.job.walltime)}) was exceeded"
 
 
-def _requeued_because(run: Run, record: Record) -> str:
-    """Return why a job that had started waits again; empty if it has not started yet."""
-    if record.node_lost:
-        return "its node was lost"
-    if run.state_file("resubmitted") is not None:
-        return "a stall"
-    # Slurm shows such a job as any that waits for its start time, and does not say why.
-    return "its node was lost, or after a requeue" if run.state_file("started") is not None else ""
+def _requeued(run: Run, record: Record) -> str:
+    """Return that a job that had started waits again, and why; empty if it has not started yet."""
+    if record.node_lost or run.state_file("resubmitted") is not None:
+        return f"queued again after {'its node was lost' if record.node_lost else 'a stall'}"
+    if run.state_file("started") is None:
+        return ""
+    # Slurm shows such a job as any that waits for its start time. Its output may say why.
+    if (written := _end_in_output(run)) is not None and written.reason:
+        return f"queued again: {written.reason}"
+    return "queued again after its node was lost, or after a requeue"
 
 
 def _completed_status(run: Run, record: Record) -> JobStatus:

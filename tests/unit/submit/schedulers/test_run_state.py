@@ -308,8 +308,41 @@ def test_a_job_that_waits_again_after_it_started_says_that_its_node_was_lost(mak
         "queued again after its node was lost, or after a requeue; "
         "its start time has not been reached (BeginTime)"
     )
+    run = make_run("4", started="now")
+    (run.path / "logs").mkdir()
+    (run.path / "logs/job.err").write_text(
+        "slurmstepd: error: *** JOB 4 ON n1 CANCELLED AT x DUE TO PREEMPTION ***\n"
+    )
+    assert status_from_record(run, waits).reason == f"queued again: preempted by another job; {waits.reason}"
     lost = Record(JobState.QUEUED, node_lost=True)
     assert status_from_record(make_run("3"), lost).reason == "queued again after its node was lost"
+
+
+def test_what_the_scheduler_wrote_about_an_earlier_start_says_nothing_of_the_last_one(
+    make_run: MakeRun,
+) -> None:
+    earlier = {
+        "job.err": "slurmstepd: error: *** JOB 4 ON n1 CANCELLED AT x DUE TO PREEMPTION ***\n",
+        "job.out": "TERM_MEMLIMIT: job killed after reaching LSF memory usage limit.\n",
+    }
+    before = {"errors_before": str(len(earlier["job.err"])), "output_before": str(len(earlier["job.out"]))}
+    run = make_run(started="now", finished="0", **before)
+    (run.path / "logs").mkdir()
+    for name, text in earlier.items():
+        (run.path / "logs" / name).write_text(text)
+    assert status_from_record(run, ENDED) == JobStatus(JobState.COMPLETED, "", 0)
+    (run.path / "state/finished").write_text("3\n")
+    assert status_from_record(run, Record(JobState.FAILED, "", 3)) == JobStatus(
+        JobState.FAILED, "exit code 3", 3
+    )
+    with (run.path / "logs/job.out").open("a") as output:
+        output.write(earlier["job.out"])
+    assert status_from_record(run, None).reason == "it used more memory than it asked for"
+    # Slurm empties the logs of a job that starts again, unless the site has them appended.
+    (run.path / "logs/job.out").write_text("")
+    (run.path / "state/errors_before").write_text("9999\n")
+    (run.path / "logs/job.err").write_text(earlier["job.err"])
+    assert status_from_record(run, None).reason == "preempted by another job"
 
 
 STOPPED = "the capture was stopped after 12 steps and written"
