@@ -3,7 +3,6 @@
 import re
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -162,7 +161,7 @@ def live_state(
     """Return logs and steps of a run, with warnings while it is ``running``; ``now`` is in s since 1970."""
     steps = read_live_steps(run)
     return {
-        "steps": {str(number): [asdict(line) for line in lines] for number, lines in steps.items()},
+        "steps": msgspec.to_builtins(steps, str_keys=True),
         "warnings": [
             *([stall[:1].upper() + stall[1:]] if running and (stall := stall_sentence(run)) else []),
             *step_warnings(steps, (now or time.time()) if running else 0.0),
