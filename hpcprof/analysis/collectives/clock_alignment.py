@@ -1,6 +1,6 @@
 """Aligns the clocks of ranks by the ends of their collectives."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -77,13 +77,16 @@ def align_clocks(matched: Iterable[MatchedCollectives]) -> dict[ClockKey, Aligne
     for calls in matched:
         if calls.op in ALIGNING | ALIGNING_EXPERTS and len(calls.ranks) > 1:
             ends[calls.op in ALIGNING].setdefault(clock_key(calls), []).append(calls.end[calls.part == 0])
-    stamps = {
-        key: end
-        for ends_of_ranks in ends
-        for key, parts in ends_of_ranks.items()
-        if len(end := np.concatenate(parts)) >= MIN_COLLECTIVES
+    by_experts, by_others = map(align_ends, ends)
+    return by_experts | by_others
+
+
+def align_ends(ends: Mapping[ClockKey, Sequence[Ints]]) -> dict[ClockKey, AlignedClocks]:
+    """Align the clocks of the ranks of each communicator by parts of the ends of collectives; (m, n)."""
+    stamps = {key: np.concatenate(parts) for key, parts in ends.items()}
+    return {
+        key: _align(end[np.argsort(end[:, 0])]) for key, end in stamps.items() if len(end) >= MIN_COLLECTIVES
     }
-    return {key: _align(end[np.argsort(end[:, 0])]) for key, end in stamps.items()}
 
 
 def clock_key(matched: MatchedCollectives) -> ClockKey:

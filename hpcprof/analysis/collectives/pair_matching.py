@@ -6,14 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from hpcprof.analysis.collectives.clock_alignment import LARGEST_RATE, MIN_COLLECTIVES, AlignedClocks, drift
 from hpcprof.profiles.collective_operations import POINT_TO_POINT
 from hpcprof.profiles.columns.unique import distinct, numbered_rows, rows_by_key
-from hpcprof.profiles.timeline import NO_PEER, Floats, Ints, Mask
+from hpcprof.profiles.timeline import NO_PEER, Floats, Ints, Mask, Table, concatenate
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -241,8 +240,9 @@ _MIN_WAIT_RATIO = 2
 """Minimum duration of a receive that waited for its send, as a multiple of the shortest send or receive."""
 
 
-class _Messages(msgspec.Struct, frozen=True):
-    """The m messages between two ranks, in the order of time."""
+@dataclass(frozen=True)
+class Messages(Table):
+    """The m messages between two ranks."""
 
     sent: Ints
     received: Ints
@@ -269,26 +269,28 @@ def align_pairs(pairs: Sequence[MatchedPairs]) -> dict[tuple[int, int], AlignedC
     constant drift is taken out first if these messages then differ less. The key of a pair is (lower rank,
     higher rank), and the columns of its clocks are in this order.
     """
-    between: dict[tuple[int, int], list[MatchedPairs]] = {}
+    between: dict[tuple[int, int], list[Messages]] = {}
     for pair in pairs:
-        between.setdefault(pair.ranks, []).append(pair)
-    clocks = {ranks: _align(_messages(ranks[0], both)) for ranks, both in between.items()}
+        # A kernel with several partners may last beyond this send; then only its start is certain.
+        sent = np.where(pair.alone[:, 0], pair.end[:, 0], pair.start[:, 0])
+        up = np.full(len(pair.seq), pair.sender < pair.receiver)
+        between.setdefault(pair.ranks, []).append(Messages(sent, pair.end[:, 1], pair.end - pair.start, up))
+    return align_messages(between)
+
+
+def align_messages(
+    between: Mapping[tuple[int, int], Sequence[Messages]],
+) -> dict[tuple[int, int], AlignedClocks]:
+    """Align the clocks of each two ranks, the lower one first, by their messages; see `align_pairs`."""
+    clocks = {ranks: _align(concatenate(Messages, parts)) for ranks, parts in between.items()}
     return {ranks: clock for ranks, clock in clocks.items() if clock is not None}
 
 
-def _messages(low: int, pairs: Sequence[MatchedPairs]) -> _Messages:
-    """Return the messages of pairs, whose lower rank is ``low``, in the order of its clock."""
-    # A kernel with several partners may last beyond this send; then only its start is certain.
-    sent = np.concatenate([np.where(p.alone[:, 0], p.end[:, 0], p.start[:, 0]) for p in pairs])
-    received = np.concatenate([p.end[:, 1] for p in pairs])
-    duration = np.concatenate([p.end - p.start for p in pairs])
-    up = np.concatenate([np.full(len(p.seq), p.sender == low) for p in pairs])
-    order = np.argsort(np.where(up, sent, received), kind="stable")
-    return _Messages(sent[order], received[order], duration[order], up[order])
-
-
-def _align(messages: _Messages) -> AlignedClocks | None:
+def _align(messages: Messages) -> AlignedClocks | None:
     """Return the aligned clocks of two ranks; None if the messages do not bound their offset."""
+    # The order is that of the lower rank's clock.
+    moment = np.where(messages.up, messages.sent, messages.received)
+    messages = messages.take(np.argsort(moment, kind="stable"))
     up = messages.up
     if len(up) < MIN_COLLECTIVES:
         return None
@@ -305,7 +307,7 @@ def _align(messages: _Messages) -> AlignedClocks | None:
     return together
 
 
-def _align_by_messages(messages: _Messages, usable: Mask, usual: float | None) -> AlignedClocks:
+def _align_by_messages(messages: Messages, usable: Mask, usual: float | None) -> AlignedClocks:
     """Align by the kept messages; ``usual`` is the least delay where one direction shows none."""
     sent, received, up = messages.sent[usable], messages.received[usable], messages.up[usable]
     stamps = np.column_stack([np.where(up, sent, received), np.where(up, received, sent)])

@@ -11,11 +11,15 @@ from dataclasses import astuple, dataclass, replace
 
 import numpy as np
 
-from hpcprof.analysis.collectives.clock_alignment import MIN_COLLECTIVES, AlignedClocks, align_clocks
+from hpcprof.analysis.collectives.clock_alignment import (
+    MIN_COLLECTIVES,
+    AlignedClocks,
+    ClockKey,
+    align_ends,
+)
 from hpcprof.analysis.collectives.common_clock import Aligned, RankClock, connect, with_ranks
-from hpcprof.analysis.collectives.matching import MatchedCollectives
-from hpcprof.analysis.collectives.pair_matching import MatchedPairs, align_pairs
-from hpcprof.analysis.mpi.run_lists import NONE, Communicators, RowWindow, RunLists
+from hpcprof.analysis.collectives.pair_matching import Messages, align_messages
+from hpcprof.analysis.mpi.run_lists import NONE, RowWindow, RunLists
 from hpcprof.profiles.collective_operations import (
     ALIGNING,
     FROM_ROOT,
@@ -393,8 +397,8 @@ def aligned_by_mpi(
     in EZTrace's archives, which count from the start of each process, the ranks have one clock rate, and a
     few collectives are enough to align those that nothing else does.
     """
-    collectives: dict[tuple[int, int], list[Ints]] = {}
-    needs, early = 0, 0
+    collectives: dict[ClockKey, list[Ints]] = {}
+    needs, early, communicators = 0, 0, lists.communicators
     for window in lists.windows():
         run = match_window(lists, window)
         see(run)
@@ -407,7 +411,8 @@ def aligned_by_mpi(
                 continue
             begin = ops.begin[rows]
             ending = begin[calls.counted[begin[:, 0]] & (begin == ops.end[rows]).all(axis=1)]
-            key = op, int(ops.comm[rows[0, 0]])
+            comm = int(ops.comm[rows[0, 0]])
+            key = communicators.names[comm], communicators.members[comm].tobytes()
             shortest = calls.length[ending].min(axis=1, keepdims=True)
             collectives.setdefault(key, []).append(np.hstack([calls.own_end[ending], shortest]))
     if zeros and needs and early <= _CHANCE * needs:
@@ -415,30 +420,27 @@ def aligned_by_mpi(
             sorted(zeros), [zeros[rank] for rank in sorted(zeros)], needs, _SAME_CLOCK_NS
         )
         return [(ranks, replace(clock, of_node=True))]
-    names, communicators = [*lists.ops], lists.communicators
     ends = {key: np.concatenate(parts) for key, parts in collectives.items()}
-    together = align_clocks(
-        _collective(names[op], communicators, comm, end[:, :-1]) for (op, comm), end in ends.items()
-    )
-    few = {comm: end for (_, comm), end in ends.items() if 0 < len(end) < MIN_COLLECTIVES} if zeros else {}
+    together = align_ends({key: [end[:, :-1]] for key, end in ends.items()})
+    few = {key: end for key, end in ends.items() if 0 < len(end) < MIN_COLLECTIVES} if zeros else {}
     del collectives, ends
     aligned = with_ranks(together)
     if any(len(ranks) == len(lists.ranks) for ranks, _ in aligned):
         return aligned
-    pairs: dict[tuple[int, int], list[tuple[Ints, Ints]]] = {}
+    pairs: dict[tuple[int, int], list[Messages]] = {}
     for window in lists.windows():
-        for key, times in _pairs(match_window(lists, window)):
-            pairs.setdefault(key, []).append(times)
-    every = [
-        _messages(key, *(np.concatenate(column) for column in zip(*pairs[key], strict=True)))
-        for key in sorted(pairs)
-    ]
-    aligned = with_ranks(together, align_pairs(every))
+        for ranks, (start, end) in _pairs(match_window(lists, window)):
+            up = np.full(len(start), ranks[0] < ranks[1])
+            pairs.setdefault(ranks, []).append(Messages(start[:, 0], end[:, 1], end - start, up))
+    between: dict[tuple[int, int], list[Messages]] = {}
+    for ranks in sorted(pairs):
+        between.setdefault((min(ranks), max(ranks)), []).extend(pairs[ranks])
+    aligned = with_ranks(together, align_messages(between))
     if max((len(part.clocks) for part in connect(aligned)), default=0) < len(lists.ranks):
-        for comm, end in few.items():
+        for (_, members), end in few.items():
             # The call that took least came last: the ends of all ranks differ by no more than it took.
             *zero, error = end[np.argmin(end[:, -1])].tolist()
-            aligned.append(_one_clock(communicators.members[comm].tolist(), zero, len(end), error))
+            aligned.append(_one_clock(np.frombuffer(members, np.int64).tolist(), zero, len(end), error))
     return aligned
 
 
@@ -461,32 +463,6 @@ def _one_clock(ranks: Sequence[int], zero: Sequence[int], checks: int, error_ns:
     nothing, error = np.zeros(len(ranks)), np.full(len(ranks), error_ns)
     offsets = (np.array(zero, np.int64), nothing, nothing[None], nothing[None], nothing)
     return ranks, AlignedClocks(*offsets, error, checks)
-
-
-def _nothing(shape: tuple[int, ...]) -> Ints:
-    """Return zeros that take no memory."""
-    return np.broadcast_to(np.int64(0), shape)
-
-
-def _collective(op: str, communicators: Communicators, comm: int, end: Ints) -> MatchedCollectives:
-    """Return collectives that align clocks, for which only their ends count."""
-    no, nothing = _nothing((len(end),)), _nothing(end.shape)
-    return MatchedCollectives(
-        op=op,
-        comm_id=communicators.names[comm],
-        ranks=np.ascontiguousarray(communicators.members[comm]),
-        size=len(communicators.members[comm]),
-        seq=np.arange(len(end)),
-        message=no.astype(float),
-        fused=no,
-        part=no,
-        row=nothing,
-        start=end,
-        end=end,
-        exposed=nothing,
-        before=nothing,
-        step=np.broadcast_to(np.float64(0), end.shape),
-    )
 
 
 def _pairs(run: RunMpi) -> Iterator[tuple[tuple[int, int], tuple[Ints, Ints]]]:
@@ -529,21 +505,3 @@ def _rank_pairs(ops: MatchedOperations, op: str, rows: Ints) -> Iterator[tuple[t
                 sides = [place, other] if op in FROM_ROOT else [other, place]
                 if other != place:
                     yield (int(ranks[sides[0]]), int(ranks[sides[1]])), rooted[:, sides]
-
-
-def _messages(key: tuple[int, int], start: Ints, end: Ints) -> MatchedPairs:
-    nothing = _nothing(start.shape)
-    return MatchedPairs(
-        comm_id=None,
-        sender=key[0],
-        receiver=key[1],
-        seq=np.arange(len(start)),
-        message=np.zeros(len(start)),
-        rows=nothing,
-        start=start,
-        end=end,
-        exposed=nothing,
-        step=nothing.astype(float),
-        fused=nothing,
-        alone=np.zeros(start.shape, bool),
-    )
