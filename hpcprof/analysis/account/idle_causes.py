@@ -26,6 +26,7 @@ from hpcprof.analysis.account.host_activity import (
 from hpcprof.analysis.account.step_account import busy_time, nothing_ran
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.operators.host_time import measured_on_host
+from hpcprof.analysis.statistics.grouped import sums
 from hpcprof.analysis.steps.lost_launches import steps_with_lost_launches
 from hpcprof.analysis.steps.run_step import ended_steps
 from hpcprof.analysis.steps.step_ranges import no_steps, shown_name, steps_of
@@ -131,11 +132,11 @@ def idle_causes(timeline: Timeline) -> Outcome:
         return no_rows(divided_idle)
     times = step_intervals(timeline)
     steps = ended_steps(times.start, times.end - times.start)
-    sums = divided_idle.sums.take(divided_idle.sums.step < steps)
-    if not len(sums):
+    counted = divided_idle.sums.take(divided_idle.sums.step < steps)
+    if not len(counted):
         return no_rows("no step that ends has idle time")
-    kind, number = numbered(sums.kind)
-    time, gaps = (_totals(number, amounts) for amounts in (sums.time, sums.gaps))
+    kind, number = numbered(counted.kind)
+    time, gaps = (sums(number, amounts, len(kind)) for amounts in (counted.time, counted.gaps))
     per_step = np.rint(time / steps).astype(np.int64)
     return Outcome(divided_idle.kinds.columns(kind) | {"idle_ns_per_step": per_step, "gaps": gaps})
 
@@ -149,10 +150,10 @@ def step_idle_causes(timeline: Timeline) -> Outcome:
     divided_idle = _idle_time(timeline)
     if isinstance(divided_idle, str):
         return no_rows(divided_idle)
-    sums, kinds = divided_idle.sums, divided_idle.kinds
-    cause, range_ = kinds.parts(sums.kind)[:2]
-    groups, number = numbered_rows(sums.step, cause, range_)
-    time = _totals(number, sums.time)
+    idle, kinds = divided_idle.sums, divided_idle.kinds
+    cause, range_ = kinds.parts(idle.kind)[:2]
+    groups, number = numbered_rows(idle.step, cause, range_)
+    time = sums(number, idle.time, len(groups))
     # The range with most time is the last one of its step and cause.
     order = np.lexsort((time, *groups.T[1::-1]))
     pairs, number = numbered_rows(*groups[:, :2].T)
@@ -163,7 +164,7 @@ def step_idle_causes(timeline: Timeline) -> Outcome:
             "step": steps_of(timeline).number[pairs[:, 0]],
             "cause": _cause_names(pairs[:, 1]),
             "range": kinds.ranges[groups[longest, 2]],
-            "idle_ns": _totals(number, time),
+            "idle_ns": sums(number, time, len(pairs)),
         }
     )
 
@@ -198,12 +199,6 @@ def _by_step(idle: Intervals, times: StepTimes) -> tuple[Intervals, Ints]:
     start, end = (np.sort(np.concatenate((side, inside))) for side in idle)
     order = np.argsort(times.start, kind="stable")
     return (start, end), order[np.searchsorted(times.start[order], start, side="right") - 1]
-
-
-def _totals(number: Ints, values: Ints) -> Ints:
-    totals = np.zeros(int(number.max(initial=-1)) + 1, np.int64)
-    np.add.at(totals, number, values)
-    return totals
 
 
 def _cause_names(cause: Ints) -> NDArray[np.object_]:
@@ -282,14 +277,15 @@ def _sums_of_gaps(timeline: Timeline, kinds: _Kinds, idle: Intervals, step: Ints
         gaps = replace(gaps, call=np.where(unknown, NONE, gaps.call), launched=launched)
     lag = _usual_lag(gaps)
     threads, thread = threads_of(timeline.calls, gaps.call)
-    sums = [
+    parts = [
         part
         for number, key in ((NONE, None), *enumerate(threads))
         for part in _of_thread(timeline, kinds, gaps.take(np.flatnonzero(thread == number)), key, lag, step)
     ]
-    whole = concatenate(_Sums, sums)
+    whole = concatenate(_Sums, parts)
     rows, row = numbered_rows(whole.step, whole.kind)
-    return _Sums(rows[:, 0], rows[:, 1], _totals(row, whole.time), _totals(row, whole.gaps))
+    time, count = (sums(row, amounts, len(rows)) for amounts in (whole.time, whole.gaps))
+    return _Sums(rows[:, 0], rows[:, 1], time, count)
 
 
 def _of_thread(
@@ -345,7 +341,7 @@ def _sum_of_pieces(pieces: _Pieces, step: Ints) -> _Sums:
     pairs = ordered(row * gaps + pieces.gap)
     pairs = pairs[np.append(True, pairs[1:] != pairs[:-1])[: len(pairs)]]
     count = np.bincount(pairs // gaps, minlength=len(rows))
-    return _Sums(rows[:, 0], rows[:, 1], _totals(row, pieces.length), count)
+    return _Sums(rows[:, 0], rows[:, 1], sums(row, pieces.length, len(rows)), count)
 
 
 def _gaps(timeline: Timeline, idle: Intervals) -> _Gaps:

@@ -128,10 +128,8 @@ def _call_function(
 
 
 def _innermost(functions: Functions) -> StepFunction:
-    none = np.full(len(functions), NO_NAME)
-    rows = np.arange(len(functions))
-    extents = (functions.start, functions.end, functions.process, functions.thread, rows)
-    return innermost(Ranges(*extents, domain=none, style=none, closed=none, one_thread=none))
+    extents = (functions.start, functions.end, functions.process, functions.thread)
+    return innermost(Ranges(*extents, np.arange(len(functions))))
 
 
 _MAX_OTHER_RANKS = 8

@@ -17,6 +17,7 @@ from hpcprof.analysis.mpi.matching import Calls, RunMpi, collective_tables
 from hpcprof.analysis.mpi.run_lists import NONE
 from hpcprof.profiles.collective_operations import FROM_ROOT, PREFIX, TO_ROOT, mpi_function
 from hpcprof.profiles.columns.joins import latest_rows
+from hpcprof.profiles.columns.ordering import extremum_of_slices
 from hpcprof.profiles.columns.unique import numbered, numbered_rows, rows_by_key
 from hpcprof.profiles.timeline import Ints, Table, concatenate
 
@@ -291,7 +292,7 @@ def causes_of(run: RunMpi, waits: Waits) -> Causes:
     since = np.minimum(end[own_from], end[other_from])
     waiter, other = (_Since(run, gap, waited, calls_of_side, since) for calls_of_side in (call, arrival))
     more_work, more_wait = other.worked - waiter.worked, other.waited - waiter.waited
-    longest_wait = _call_of_maximum(run, waited, other.first + 1, arrival)
+    longest_wait = _call_of_maximum(waited, other.first + 1, arrival)
     departure = np.where(other.first < arrival, other.left, 0)
     longest_wait = np.where(
         departure > np.where(longest_wait == NONE, 0, waited[longest_wait]), other.first, longest_wait
@@ -345,7 +346,7 @@ def _places_of_delay(run: RunMpi, first: Ints, arrival: Ints, since: Ints, wait:
             (outer, 0, first + 1, arrival + 1),
             (inner, len(calls), first + 1, arrival),
         ):
-            call = _call_of_maximum(run, time, low, high)
+            call = _call_of_maximum(time, low, high)
             is_longer = (call != NONE) & (time[call] > most)
             place, most = np.where(is_longer, call + at, place), np.where(is_longer, time[call], most)
         most = np.where(place == NONE, 0, _FAR_NS)
@@ -466,28 +467,13 @@ def _last_collectives(run: RunMpi, call: Ints, arrival: Ints) -> Iterator[tuple[
         yield waiter, other
 
 
-def _call_of_maximum(run: RunMpi, values: Ints, low: Ints, high: Ints) -> Ints:
-    """Return the call with the greatest value from ``low`` to below ``high``, `NONE` if none is above 0.
+def _call_of_maximum(values: Ints, low: Ints, high: Ints) -> Ints:
+    """Return the first call with the greatest value from ``low`` to below ``high``, `NONE` if all are 0."""
+    padded, none = np.append(values, 0), len(values)
 
-    Both are calls of one thread. Maxima over 1, 2, 4, … calls answer each question with two of them.
-    """
-    result = np.full(len(low), NONE)
-    bounds = run.calls.first
-    sequence = np.searchsorted(bounds, high - 1, side="right") - 1
-    ranges = np.flatnonzero(high > low)
-    for (number,), rows in rows_by_key(sequence[ranges]) if len(ranges) else []:
-        rows = ranges[rows]
-        base, count = int(bounds[number]), int(bounds[number + 1] - bounds[number])
-        part = values[base : base + count]
-        first, last = low[rows] - base, high[rows] - base
-        level = np.frexp((last - first).astype(float))[1] - 1
-        best = np.arange(count)
-        for power in range(int(level.max()) + 1):
-            if power:
-                left, right = best[: -(1 << (power - 1))], best[1 << (power - 1) :]
-                best = np.where(part[left] >= part[right], left, right)
-            here = np.flatnonzero(level == power)
-            first_block, two = best[first[here]], best[last[here] - (1 << power)]
-            result[rows[here]] = base + np.where(part[first_block] >= part[two], first_block, two)
-    result[(result != NONE) & (values[result] <= 0)] = NONE
-    return result
+    def larger(call: Ints, other: Ints) -> Ints:
+        is_tie = padded[call] == padded[other]
+        return np.where((padded[call] > padded[other]) | (is_tie & (call < other)), call, other)
+
+    calls = extremum_of_slices(larger, np.arange(none), low, high, none)
+    return np.where(padded[calls] > 0, calls, NONE)

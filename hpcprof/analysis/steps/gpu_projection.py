@@ -9,7 +9,7 @@ import numpy as np
 
 from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.columns.joins import launch_pairs
-from hpcprof.profiles.columns.ordering import ascends, by_time
+from hpcprof.profiles.columns.ordering import ascends, by_time, extremum_of_slices
 from hpcprof.profiles.columns.unique import distinct, in_ranges, rows_by_key
 from hpcprof.profiles.timeline import NO_NAME, ApiCalls, Ints, Mask, Ranges, Timeline
 
@@ -152,8 +152,8 @@ def _project_group(result: Projection, rows: Ints, ranges: Ranges, layers: list[
     for layer in layers:
         low = np.searchsorted(layer.start, ranges.start[rows], side="left")
         high = np.maximum(np.searchsorted(layer.end, ranges.end[rows], side="right"), low)
-        first = _extremum(np.minimum, layer.first, low, high, _LATEST_NS)
-        last = _extremum(np.maximum, layer.last, low, high, _EARLIEST_NS)
+        first = extremum_of_slices(np.minimum, layer.first, low, high, _LATEST_NS)
+        last = extremum_of_slices(np.maximum, layer.last, low, high, _EARLIEST_NS)
         result.start[rows] = np.minimum(result.start[rows], first)
         result.end[rows] = np.maximum(result.end[rows], last)
         below, above = layer.repeated[low], layer.repeated[high]
@@ -162,25 +162,6 @@ def _project_group(result: Projection, rows: Ints, ranges: Ranges, layers: list[
     # A correlation id that several calls share counts once in a range.
     pair = distinct(np.concatenate(pairs))
     result.launches[rows] += np.bincount(pair // numbers, minlength=len(rows))
-
-
-def _extremum(choose: np.ufunc, values: Ints, low: Ints, high: Ints, empty: int) -> Ints:
-    """Return the extremum of ``values[low:high]`` for each pair of bounds, or ``empty`` for an empty slice.
-
-    Neighbouring values are merged in pairs repeatedly; at each level a slice takes the values at its ends
-    that belong to a pair that reaches beyond it. The time is O(n + m log n) for any length of the slices.
-    """
-    result = np.full(len(low), empty)
-    rows = np.flatnonzero(low < high)
-    low, high = low[rows], high[rows]
-    while len(rows):
-        for is_odd, place in (((low & 1) == 1, low), ((high & 1) == 1, high - 1)):
-            result[rows[is_odd]] = choose(result[rows[is_odd]], values[place[is_odd]])
-        low, high = (low + 1) // 2, high // 2
-        inside = low < high
-        rows, low, high = rows[inside], low[inside], high[inside]
-        values = choose(values[:-1:2], values[1::2])
-    return result
 
 
 def _pairs(number: Ints, low: Ints, high: Ints, numbers: int) -> Ints:

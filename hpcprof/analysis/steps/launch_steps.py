@@ -24,12 +24,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcprof.analysis.steps.mpi_steps import unnamed_ranges
 from hpcprof.analysis.steps.streams import NO_CALL, launch_calls
 from hpcprof.common.memoize import computed_once
 from hpcprof.common.patterns import matches
 from hpcprof.profiles.columns.unique import distinct, number_texts, numbered_rows, rows_by_key
 from hpcprof.profiles.kernel_names import short_name
-from hpcprof.profiles.timeline import NO_NAME, Ints, Ranges, Style, Table, Timeline
+from hpcprof.profiles.timeline import NO_NAME, Ints, Ranges, Table, Timeline
 from hpcprof.profiles.waiting_calls import launches_graph
 
 KERNEL, COPY, GRAPH, OPERATOR = PREFIXES = ("kernel:", "copy:", "graph:", "operator:")
@@ -368,11 +369,8 @@ def launch_steps(timeline: Timeline, name: str) -> tuple[Ranges, Ints]:
         marks = marks[_longest_place(np.diff(launched.front[marks]), periods) :: periods]
     if len(marks) < 2:
         return Ranges.empty(), np.empty(0, np.int64)
-    common = {"process": sequence.process, "thread": int(launched.thread[marks[0]]), "name": NO_NAME}
-    common |= {"domain": NO_NAME, "style": int(Style.PUSH_POP), "closed": 1, "one_thread": 1}
-    columns = {column: np.full(len(marks) - 1, value, np.int64) for column, value in common.items()}
-    start = launched.start[marks]
-    return Ranges(start=start[:-1], end=start[1:], **columns), np.arange(len(marks) - 1)
+    steps = unnamed_ranges(launched.start[marks], sequence.process, int(launched.thread[marks[0]]))
+    return steps, np.arange(len(steps))
 
 
 def _longest_place(length: Ints, periods: int) -> int:

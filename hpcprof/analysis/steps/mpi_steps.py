@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.collective_operations import POINT_TO_POINT, WAITING
 from hpcprof.profiles.columns.unique import distinct, numbered_rows, rows_by_key
-from hpcprof.profiles.timeline import NO_BYTES, NO_NAME, Ints, Mask, Ranges, Style, Table, Timeline
+from hpcprof.profiles.timeline import NO_BYTES, NO_NAME, Ints, Mask, Ranges, Table, Timeline
 
 PREFIX = "mpi:"
 """The names of steps begin with it that calls of MPI mark."""
@@ -94,6 +94,12 @@ class MpiStep(msgspec.Struct, frozen=True):
 def is_mpi_step(name: str) -> bool:
     """Return whether a step of this name is marked by calls of MPI."""
     return _NAME.fullmatch(name) is not None
+
+
+def unnamed_ranges(moments: Ints, process: int, thread: int) -> Ranges:
+    """Return the ranges of a thread from each moment to the next one."""
+    constants = (np.full(len(moments) - 1, value, np.int64) for value in (process, thread, NO_NAME))
+    return Ranges(moments[:-1], moments[1:], *constants)
 
 
 @computed_once
@@ -395,12 +401,8 @@ def mpi_steps(timeline: Timeline, name: str) -> tuple[Ranges, Ints]:
     if marks is None or len(marks.place) < 2:
         return Ranges.empty(), np.empty(0, np.int64)
     end = _communication_begins(timeline).end[marks.place]
-    rows, _ = mpi_calls_in_order(timeline)
-    count = len(end) - 1
-    constants = {"process": calls.process[rows[0]], "thread": calls.thread[rows[0]], "name": NO_NAME}
-    constants |= {"domain": NO_NAME, "style": int(Style.PUSH_POP), "closed": 1, "one_thread": 1}
-    columns = {column: np.full(count, value, np.int64) for column, value in constants.items()}
-    return Ranges(start=end[:-1], end=end[1:], **columns), marks.number[:-1]
+    first = mpi_calls_in_order(timeline)[0][0]
+    return unnamed_ranges(end, calls.process[first], calls.thread[first]), marks.number[:-1]
 
 
 def _marks(timeline: Timeline, name: str) -> _Marks | None:

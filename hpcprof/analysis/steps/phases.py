@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from hpcprof.analysis.framework.outcome import Outcome, columns_of, no_rows
+from hpcprof.analysis.statistics.grouped import sums
 from hpcprof.analysis.steps.gpu_projection import project
 from hpcprof.analysis.steps.range_tree import NO_PARENT, tree
 from hpcprof.analysis.steps.run_step import step_series, whole_steps
@@ -133,9 +134,7 @@ class _Lengths(msgspec.Struct, frozen=True):
     def of_sums(cls, step: Ints, phase: Ints, length: Ints) -> "_Lengths":
         """Add up the lengths of each pair."""
         pairs, group, phases = _pairs(step, phase)
-        total = np.zeros(len(pairs), np.int64)
-        np.add.at(total, group, length)
-        return cls(pairs // phases, pairs % phases, total)
+        return cls(pairs // phases, pairs % phases, sums(group, length, len(pairs)))
 
     @classmethod
     def of_unions(cls, step: Ints, phase: Ints, start: Ints, end: Ints) -> "_Lengths":

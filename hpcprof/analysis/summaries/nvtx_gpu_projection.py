@@ -130,18 +130,7 @@ def recorded_ranges(timeline: Timeline) -> Ranges:
     ranges, marked = timeline.ranges, timeline.operators
     if timeline.origin.kind != NSYS.name or not len(marked):
         return ranges
-    ones = np.ones(len(marked), np.int64)
-    operators = Ranges(
-        start=marked.start,
-        end=marked.end,
-        process=marked.process,
-        thread=marked.thread,
-        name=marked.name,
-        domain=NO_NAME * ones,
-        style=int(Style.PUSH_POP) * ones,
-        closed=ones,
-        one_thread=ones,
-    )
+    operators = Ranges(marked.start, marked.end, marked.process, marked.thread, marked.name)
     all_ranges = concatenate(Ranges, (ranges, operators))
     return all_ranges.take(np.argsort(all_ranges.start, kind="stable"))
 
