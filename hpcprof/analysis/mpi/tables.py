@@ -1,8 +1,8 @@
 """The tables about the MPI calls of a run: calls, messages, waits and efficiencies."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
-import msgspec
 import numpy as np
 import pandas as pd
 
@@ -98,17 +98,6 @@ def pop(parts: Sequence[MpiTables], results: Mapping[str, pd.DataFrame]) -> Outc
     return with_branches(efficiencies, results["offload"])
 
 
-_WaitKey = tuple[int, str, int, str | None, int, str | None]
-
-
-class _Delay(msgspec.Struct):
-    """The waits that a rank caused in a place."""
-
-    ranks: set[int] = msgspec.field(default_factory=set)
-    waits: int = 0
-    wait_ns: int = 0
-
-
 class _Sums:
     """The sums over the windows of a run.
 
@@ -118,11 +107,10 @@ class _Sums:
     def __init__(self, *, aligned: bool) -> None:
         self._aligned = aligned
         self._lengths: dict[tuple[int, str, int], list[Ints]] = {}
-        self._calls: dict[tuple[int, str, int], Ints] = {}
         self._extent: dict[int, tuple[int, int]] = {}
-        self._waits: dict[_WaitKey, int] = {}
-        self._delays: dict[tuple[int, str | None], _Delay] = {}
-        self._messages: dict[tuple[int, int], Ints] = {}
+        self._calls: list[pd.DataFrame] = []
+        self._waits: list[pd.DataFrame] = []
+        self._messages: list[pd.DataFrame] = []
         self._with_operations: set[str] = set()
 
     def add(self, run: RunMpi) -> None:
@@ -150,25 +138,20 @@ class _Sums:
         kind = np.where(size < 0, NONE, np.searchsorted(_SIZES, size))
         counted = np.flatnonzero(calls.counted)
         keys, group = numbered_rows(calls.rank[counted], calls.name[counted], kind[counted])
-        totals = np.column_stack(
-            [
-                np.bincount(group, minlength=len(keys)),
-                *(
-                    sums(group, values[counted], len(keys))
-                    for values in (np.maximum(size, 0), calls.length, wait)
-                ),
-            ]
-        )
+        count = np.bincount(group, minlength=len(keys))
+        values = {"bytes": np.maximum(size, 0), "total_ns": calls.length, "wait_ns": wait}
+        totals = {name: sums(group, column[counted], len(keys)) for name, column in values.items()}
+        names = [calls.names[name] for name in keys[:, 1].tolist()]
+        kinds = {"rank": keys[:, 0], "call": names, "size": keys[:, 2]}
+        self._calls.append(pd.DataFrame({**kinds, "calls": count, **totals}))
         order = np.argsort(group, kind="stable")
         # Medians need every length: 4 bytes a call, unless one lasts longer than 4 s.
         lengths = calls.length[counted][order]
         if lengths.max(initial=0) <= np.iinfo(np.uint32).max:
             lengths = lengths.astype(np.uint32)
-        parts = np.split(lengths, np.cumsum(totals[:-1, 0]))
-        for (rank, name, size_class), total, part in zip(keys.tolist(), totals, parts, strict=True):
-            key = rank, calls.names[name], size_class
-            self._lengths.setdefault(key, []).append(part)
-            self._calls[key] = self._calls.get(key, 0) + total
+        parts = np.split(lengths, np.cumsum(count[:-1]))
+        for (rank, _, size_class), name, part in zip(keys.tolist(), names, parts, strict=True):
+            self._lengths.setdefault((rank, name, size_class), []).append(part)
         for (rank,), places in rows_by_key(calls.rank[counted]) if len(counted) else []:
             low, high = self._extent.get(rank, (_FAR_NS, -_FAR_NS))
             start, end = calls.own_start[counted[places]].min(), calls.own_end[counted[places]].max()
@@ -177,7 +160,7 @@ class _Sums:
     @property
     def names(self) -> set[str]:
         """The names of the calls."""
-        return {name for _, name, _ in self._calls}
+        return {name for _, name, _ in self._lengths}
 
     def names_without_partners(self, *, several: bool) -> list[str]:
         """Return the names of calls that wait for ranks which the profiles do not record.
@@ -193,18 +176,13 @@ class _Sums:
 
     def calls_table(self) -> dict[str, Values]:
         """Return the rows of ``mpi_calls``."""
-        keys = sorted(self._calls, key=lambda key: (key[0], key[1], key[2]))
-        count, size, total, wait = np.array([self._calls[key] for key in keys]).reshape(-1, 4).T
+        columns = _sums_by(self._calls, ["rank", "call", "size"], "calls bytes total_ns wait_ns", sort=True)
+        keys = [*zip(*(columns[name].tolist() for name in ("rank", "call", "size")), strict=True)]
         medians = [float(np.median(np.concatenate(self._lengths[key]))) for key in keys]
         extent = np.array([max(1, high - low) for low, high in (self._extent[rank] for rank, _, _ in keys)])
-        unknown = [None] * len(keys)
-        return {
-            "rank": [rank for rank, _, _ in keys],
-            "call": [name for _, name, _ in keys],
+        total, wait, unknown = columns["total_ns"], columns["wait_ns"], [None] * len(keys)
+        return columns | {
             "size_class": [None if size_class < 0 else SIZE_CLASSES[size_class] for _, _, size_class in keys],
-            "calls": count,
-            "bytes": size,
-            "total_ns": total,
             "median_ns": np.rint(medians).astype(np.int64),
             "wait_ns": wait if self._aligned else unknown,
             "transfer_ns": total - wait if self._aligned else unknown,
@@ -223,27 +201,18 @@ class _Sums:
         size = np.maximum(ops.sent[sends], ops.received[receives])
         size = np.maximum(np.where(size < 0, ops.sent[receives], size), 0)
         keys, group = numbered_rows(ops.rank[sends], ops.rank[receives])
-        totals = np.column_stack(
-            [np.bincount(group), *(sums(group, values, len(keys)) for values in (size, transfer))]
-        )
-        for (sender, receiver), total in zip(keys.tolist(), totals, strict=True):
-            self._messages[sender, receiver] = self._messages.get((sender, receiver), 0) + total
+        sizes, transfers = (sums(group, values, len(keys)) for values in (size, transfer))
+        pairs = {"sender": keys[:, 0], "receiver": keys[:, 1], "messages": np.bincount(group)}
+        self._messages.append(pd.DataFrame({**pairs, "bytes": sizes, "transfer_ns": transfers}))
 
     def matrix(self, nodes: Mapping[int, str | None]) -> dict[str, Values]:
         """Return the rows of ``mpi_matrix``; ``nodes`` has the host of each rank."""
-        keys = sorted(self._messages)
-        if not keys:
-            return {}
-        count, size, transfer = np.array([self._messages[key] for key in keys]).T
-        return {
-            "sender": [sender for sender, _ in keys],
-            "receiver": [receiver for _, receiver in keys],
-            "sender_node": [nodes.get(sender) for sender, _ in keys],
-            "receiver_node": [nodes.get(receiver) for _, receiver in keys],
-            "messages": count,
-            "bytes": size,
-            "transfer_ns": transfer if self._aligned else [None] * len(keys),
-        }
+        columns = _sums_by(self._messages, ["sender", "receiver"], "messages bytes transfer_ns", sort=True)
+        for side in [*columns][:2]:
+            columns[f"{side}_node"] = [nodes.get(rank) for rank in columns[side].tolist()]
+        if columns and not self._aligned:
+            columns["transfer_ns"] = [None] * len(columns["sender"])
+        return columns
 
     def _add_waits(self, run: RunMpi, waits: Waits, causes: Causes) -> None:
         if not len(waits.call):
@@ -252,43 +221,52 @@ class _Sums:
         delaying, place = delaying_ranges(run, causes.before)
         columns = (calls.rank[waits.call], calls.name[waits.call], waits.pattern, calls.range[waits.call])
         keys, group = numbered_rows(*columns, causes.rank, place)
-        totals = zip(np.bincount(group).tolist(), sums(group, waits.length, len(keys)).tolist(), strict=True)
-        for (rank, name, pattern, where, cause, before), (count, wait) in zip(
-            keys.tolist(), totals, strict=True
-        ):
-            key = rank, calls.names[name], pattern, calls.ranges[where], cause, delaying[before]
-            self._waits[key] = self._waits.get(key, 0) + wait
-            delay = self._delays.setdefault((cause, delaying[before]), _Delay())
-            delay.ranks.add(rank)
-            delay.waits += count
-            delay.wait_ns += wait
+        rank, name, pattern, where, cause, before = keys.T.tolist()
+        rows = {
+            "rank": rank,
+            "call": [calls.names[number] for number in name],
+            "pattern": [PATTERNS[number] for number in pattern],
+            "range": [calls.ranges[number] for number in where],
+            "delaying_rank": cause,
+            "delaying_range": [delaying[number] for number in before],
+            "waits": np.bincount(group),
+            "wait_ns": sums(group, waits.length, len(keys)),
+        }
+        self._waits.append(pd.DataFrame(rows))
 
     def waits_table(self) -> dict[str, Values]:
         """Return the rows of ``mpi_waits``."""
-        if not self._waits:
-            return {}
-        rank, call, pattern, where, cause, place = zip(*self._waits, strict=True)
-        return {
-            "rank": [*rank],
-            "call": [*call],
-            "pattern": [PATTERNS[number] for number in pattern],
-            "range": [*where],
-            "wait_ns": [*self._waits.values()],
-            "delaying_rank": [None if delaying == NONE else delaying for delaying in cause],
-            "delaying_range": [*place],
-        }
+        return _sums_by(self._waits, ["rank", "call", "pattern", "range", *_DELAYING], "wait_ns")
 
     def delays_table(self) -> dict[str, Values]:
         """Return the rows of ``mpi_delays``."""
-        if not self._delays:
-            return {}
-        total_wait = sum(delay.wait_ns for delay in self._delays.values())
-        delays = self._delays.values()
-        return {
-            "delaying_rank": [None if rank == NONE else rank for rank, _ in self._delays],
-            "delaying_range": [place for _, place in self._delays],
-            "ranks": [len(delay.ranks) for delay in delays],
-            "waits": [delay.waits for delay in delays],
-            "wait_ns": [delay.wait_ns for delay in delays],
-            "share_pct": [round(100 * delay.wait_ns / total_wait, 2) for delay in delays],
-        }
+        columns = _sums_by(self._waits, [*_DELAYING], "waits wait_ns", ranks=("rank", "nunique"))
+        waits = columns["wait_ns"].tolist() if columns else []
+        total_wait = sum(waits)
+        return columns and columns | {"share_pct": [round(100 * wait / total_wait, 2) for wait in waits]}
+
+
+_DELAYING = ("delaying_rank", "delaying_range")
+
+
+def _sums_by(
+    parts: Sequence[pd.DataFrame],
+    keys: list[str],
+    summed: str,
+    *,
+    sort: bool = False,
+    **aggregates: tuple[str, str],
+) -> dict[str, Any]:
+    """Return columns summed over windows by keys, unless ``sort`` in the order in which these appear first.
+
+    ``aggregates`` are more columns, each by a column and the name of its function in pandas.
+    """
+    if not parts:
+        return {}
+    aggregates |= {name: (name, "sum") for name in summed.split()}
+    grouped = pd.concat(parts, ignore_index=True).groupby(keys, sort=sort, dropna=False)
+    table = grouped.agg(**aggregates).reset_index().replace({np.nan: None})
+    columns = {name: table[name].to_numpy() for name in table}
+    if "delaying_rank" in columns:
+        columns["delaying_rank"] = np.where(columns["delaying_rank"] == NONE, None, columns["delaying_rank"])
+    return columns
