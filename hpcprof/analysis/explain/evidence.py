@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Trait
 from hpcprof.analysis.explain.explanation import Evidence, Finding
@@ -135,7 +135,8 @@ def in_words(
     say = next(filter(None, sentences), None) or (on_host and _ON_HOST.get(figure)) or _SENTENCES.get(figure)
     if row is None or say is None:
         return plain_figure(evidence)
-    sentence = say(row)
+    cells = {key: _Cell(value) for key, value in row.items()}
+    sentence = say.format_map(cells) if isinstance(say, str) else say(row)
     return sentence if evidence.rank is None else f"rank {evidence.rank}: {sentence}"
 
 
@@ -163,28 +164,23 @@ def _idle_sentence(row: Row, idle: str = "the GPU is idle for") -> str:
     return f"{idle} {format_ns(row['idle_ns_per_step'])} of a step {reason}"
 
 
-def _of_step(column: str, words: str) -> Callable[[Row], str]:
-    return lambda row: f"{words} {format_ns(row[column])} of step {row['step']}"
+class _Cell(NamedTuple):
+    """A value in a sentence: ``{time_ns:time}``, ``{read_bytes:size}``, ``{name:kernel}``, ``{calls:call}``.
 
+    Any other word is that for one of what the value counts.
+    """
 
-def _calls(row: Row) -> str:
-    return (
-        f"{_several_sentence(row['num_calls'], 'call')} of {row['name']}, {format_ns(row['total_ns'])} in all"
-    )
+    value: Any
 
-
-def _copies(row: Row) -> str:
-    operations = f"{_several_sentence(row['count'], 'operation')} {row['operation']}"
-    return f"{operations}, {format_ns(row['total_ns'])} in all"
-
-
-def _kernel(row: Row) -> str:
-    name = short_name(row["name"])
-    return labels([name], _LONGEST_NAME)[name]
-
-
-def _runs(row: Row) -> str:
-    return f"{_several_sentence(row['instances'], 'run')} of {_kernel(row)}"
+    def __format__(self, spec: str) -> str:
+        if spec == "time":
+            return format_ns(self.value)
+        if spec == "size":
+            return format_bytes(self.value)
+        if spec == "kernel":
+            name = short_name(self.value)
+            return labels([name], _LONGEST_NAME)[name]
+        return counted(int(self.value), spec) if spec.isalpha() else format(self.value, spec)
 
 
 def _waits(row: Row) -> str:
@@ -197,7 +193,7 @@ def _waits(row: Row) -> str:
 
 def _mpi_calls(row: Row) -> str:
     sizes = f" of {row['size_class']}" if isinstance(row["size_class"], str) else ""
-    calls = _several_sentence(row["calls"], "call")
+    calls = counted(int(row["calls"]), "call")
     return f"{calls} of {row['call']}{sizes}, {format_ns(row['median_ns'])} each"
 
 
@@ -218,68 +214,47 @@ def _meanwhile(row: Row) -> str:
     return f"{metric}{place} {then}, {against} {usual} ({doubt}p = {row['p_value']:.2g})"
 
 
-def _file(kind: str) -> Callable[[Row], str]:
-    doing, sizes = ("reads of", "read_bytes") if kind == "read" else ("writes to", "written_bytes")
-    return lambda row: (
-        f"{doing} {row['file']} take {row[f'{kind}_s']:.3g} s of {_several_sentence(row['ranks'], 'rank')}: "
-        f"{format_bytes(row[sizes])} in {_several_sentence(row[f'{kind}s'], 'call')} (Darshan)"
-    )
-
-
 def _with_unit(value: float, unit: str) -> str:
     if unit.startswith("bytes"):
         return f"{format_bytes(value)}{unit.removeprefix('bytes')}"
     return f"{value:,.4g} {unit}".strip()
 
 
-def _several_sentence(number: float, noun: str) -> str:
-    return counted(int(number), noun)
-
-
-_SENTENCES: dict[tuple[str, str], Callable[[Row], str]] = {
+_CALLS = "{num_calls:call} of {name}, {total_ns:time} in all"
+_COPIES = "{count:operation} {operation}, {total_ns:time} in all"
+_SENTENCES: dict[tuple[str, str], str | Callable[[Row], str]] = {
     ("idle_causes", "idle_ns_per_step"): _idle_sentence,
-    ("step_account", "idle_ns"): _of_step("idle_ns", "the GPU is idle for"),
-    ("step_account", "compute_ns"): _of_step("compute_ns", "compute takes"),
-    ("step_account", "exposed_comm_ns"): _of_step("exposed_comm_ns", "exposed communication takes"),
-    ("step_account", "exposed_mem_ns"): _of_step("exposed_mem_ns", "copies alone take"),
-    ("step_times", "wall_ns"): lambda row: f"step {row['step']} takes {format_ns(row['wall_ns'])}",
-    ("api", "total_ns"): _calls,
-    ("api", "num_calls"): _calls,
-    ("os_calls", "ns_per_step"): lambda row: (
-        f"{format_ns(row['ns_per_step'])} of each step in {row['call']}, "
-        f"{_several_sentence(row['calls'], 'call')}"
-    ),
-    ("memops", "total_ns"): _copies,
-    ("memops", "count"): _copies,
-    ("kernels", "total_ns"): lambda row: f"{_runs(row)}, {format_ns(row['total_ns'])} in all",
-    ("kernels", "instances"): lambda row: f"{_runs(row)}, {format_ns(row['avg_ns'])} each on average",
-    ("skew_summary", "lateness_p50_ns"): lambda row: (
-        f"its lateness is {format_ns(row['lateness_p50_ns'])} in a median step"
-    ),
-    ("slowdown", "slowdown"): lambda row: (
-        f"{_kernel(row)} takes {row['slowdown']:.2f} times as long beside communication"
-    ),
+    ("step_account", "idle_ns"): "the GPU is idle for {idle_ns:time} of step {step}",
+    ("step_account", "compute_ns"): "compute takes {compute_ns:time} of step {step}",
+    ("step_account", "exposed_comm_ns"): "exposed communication takes {exposed_comm_ns:time} of step {step}",
+    ("step_account", "exposed_mem_ns"): "copies alone take {exposed_mem_ns:time} of step {step}",
+    ("step_times", "wall_ns"): "step {step} takes {wall_ns:time}",
+    ("api", "total_ns"): _CALLS,
+    ("api", "num_calls"): _CALLS,
+    ("os_calls", "ns_per_step"): "{ns_per_step:time} of each step in {call}, {calls:call}",
+    ("memops", "total_ns"): _COPIES,
+    ("memops", "count"): _COPIES,
+    ("kernels", "total_ns"): "{instances:run} of {name:kernel}, {total_ns:time} in all",
+    ("kernels", "instances"): "{instances:run} of {name:kernel}, {avg_ns:time} each on average",
+    ("skew_summary", "lateness_p50_ns"): "its lateness is {lateness_p50_ns:time} in a median step",
+    ("slowdown", "slowdown"): "{name:kernel} takes {slowdown:.2f} times as long beside communication",
     ("mpi_waits", "wait_ns"): _waits,
     ("mpi_calls", "calls"): _mpi_calls,
-    ("mpi_calls", "transfer_ns"): lambda row: (
-        f"{row['call']} transfers for {format_ns(row['transfer_ns'])} in all"
-    ),
-    ("rank_collectives", "world_ranks"): lambda row: (
-        f"its collectives belong to {_several_sentence(row['world_ranks'], 'rank')}"
-    ),
+    ("mpi_calls", "transfer_ns"): "{call} transfers for {transfer_ns:time} in all",
+    ("rank_collectives", "world_ranks"): "its collectives belong to {world_ranks:rank}",
     ("coincidences", "then"): _meanwhile,
-    ("darshan_files", "read_s"): _file("read"),
-    ("darshan_files", "write_s"): _file("write"),
-    ("operators", "calls"): lambda row: f"{_several_sentence(row['calls'], 'call')} of {row['name']}",
-    ("ranges", "instances"): lambda row: (
-        f"{_several_sentence(row['instances'], 'instance')} of {row['range']}"
-    ),
+    ("darshan_files", "read_s"): "reads of {file} take {read_s:.3g} s of {ranks:rank}: {read_bytes:size} in "
+    "{reads:call} (Darshan)",
+    ("darshan_files", "write_s"): "writes to {file} take {write_s:.3g} s of {ranks:rank}: "
+    "{written_bytes:size} in {writes:call} (Darshan)",
+    ("operators", "calls"): "{calls:call} of {name}",
+    ("ranges", "instances"): "{instances:instance} of {range}",
 }
-"""The sentence for a row of an analysis, by the analysis and the column of the figure."""
+"""The sentence for a row of an analysis (see `_Cell`), by the analysis and the column of the figure."""
 
 _IDLE_HOST = "no operator and no collective runs for"
-_ON_HOST: dict[tuple[str, str], Callable[[Row], str]] = {
+_ON_HOST: dict[tuple[str, str], str | Callable[[Row], str]] = {
     ("idle_causes", "idle_ns_per_step"): lambda row: _idle_sentence(row, _IDLE_HOST),
-    ("step_account", "idle_ns"): _of_step("idle_ns", _IDLE_HOST),
+    ("step_account", "idle_ns"): f"{_IDLE_HOST} {{idle_ns:time}} of step {{step}}",
 }
 """The sentences about programs without work on a GPU, where they differ."""

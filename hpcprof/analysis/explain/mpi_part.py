@@ -72,10 +72,15 @@ class MpiPart:
         passed = relays[relays[:, 0] != relays[:, 2]]
         if not len(passed) or len(passed) < _MIN_RELAYED_SHARE * len(relays):
             return False
+        # No message comes back to where it was, by the messages that each one leads to.
         after: dict[tuple[int, int], set[tuple[int, int]]] = {}
         for source, rank, target in np.unique(passed, axis=0).tolist():
             after.setdefault((source, rank), set()).add((rank, target))
-        return _is_acyclic(after)
+        try:
+            TopologicalSorter(after).prepare()
+        except CycleError:
+            return False
+        return True
 
     @cached_property
     def server(self) -> int:
@@ -119,15 +124,6 @@ def _relays(messages: Ints, calls: HostCalls, rank: Ints) -> Ints:
     at_once = calls.start[sent[rows]] - calls.end[received[last[rows]]] <= _MAX_SWAPPED_NS
     source = np.where(answers | at_once, target, rank[sent[last[rows]]])
     return np.column_stack((source, rank[sent[rows]], target))
-
-
-def _is_acyclic(after: dict[tuple[int, int], set[tuple[int, int]]]) -> bool:
-    """Return whether no message comes back to where it was, by the messages that each one leads to."""
-    try:
-        TopologicalSorter(after).prepare()
-    except CycleError:
-        return False
-    return True
 
 
 class MpiNeeds:

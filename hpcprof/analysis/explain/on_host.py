@@ -60,21 +60,14 @@ def explain_on_host(tables: Tables) -> tuple[Finding, ...]:
 def _account(table: pd.DataFrame) -> _Account | None:
     if not len(table):
         return None
-    columns = {
-        name: table.pivot_table(index="step", columns="rank", values=name, aggfunc="sum")
-        for name in ("wall_ns", "compute_ns", "idle_ns", "exposed_comm_ns")
-    }
-    whole = columns["wall_ns"].dropna().index
-    values = {name: column.loc[whole].to_numpy(float) for name, column in columns.items()}
+    names = ["wall_ns", "compute_ns", "idle_ns", "exposed_comm_ns"]
+    columns = table.pivot_table(index="step", columns="rank", values=names, aggfunc="sum")
+    whole = columns[columns["wall_ns"].notna().all(axis=1)]
     if not len(whole):
         return None
-    return _Account(
-        tuple(int(rank) for rank in columns["wall_ns"].columns),
-        values["wall_ns"],
-        values["compute_ns"] + values["idle_ns"],
-        values["idle_ns"],
-        values["exposed_comm_ns"],
-    )
+    wall, compute, idle, communication = (whole[name].to_numpy(float) for name in names)
+    ranks = tuple(int(rank) for rank in whole["wall_ns"].columns)
+    return _Account(ranks, wall, compute + idle, idle, communication)
 
 
 def _host_work(tables: Tables, account: _Account, wall: float) -> Iterator[Finding]:

@@ -18,7 +18,6 @@ from hpcprof.analysis.account.host_activity import NONE, at
 from hpcprof.analysis.explain.rank_edges import EARLIEST, EdgeKind
 from hpcprof.analysis.explain.run_graph import RunGraph
 from hpcprof.analysis.statistics.grouped import quotient
-from hpcprof.profiles.columns.intervals import coverage, union
 from hpcprof.profiles.columns.unique import in_ranges, numbered_rows
 from hpcprof.profiles.timeline import Category, Floats, Ints, Mask
 
@@ -267,17 +266,8 @@ class Replay:
         return result
 
     def _overlap(self, moments: Ints) -> Floats:
-        graph, work = self.graph, self.graph.work
-        nodes = graph.work_start(np.arange(len(work)))
-        start, end = moments[nodes], moments[nodes + 1]
-        result = np.zeros(len(work))
-        for rank in range(len(graph.ranks)):
-            is_own = graph.work_rank == rank
-            other = is_own & (work.category == Category.COMM)
-            if other.any():
-                rows = np.flatnonzero(is_own & (work.category == Category.COMP))
-                result[rows] = coverage(start[rows], end[rows], union(start[other], end[other]))
-        return result
+        nodes = self.graph.work_start(np.arange(len(self.graph.work)))
+        return self.graph.beside(moments[nodes], moments[nodes + 1], Category.COMP, Category.COMM)
 
     def walls(self, moments: Ints) -> Ints:
         """Return the wall time of each step on the rank that takes longest, shape (steps,)."""

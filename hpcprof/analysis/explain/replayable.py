@@ -177,9 +177,8 @@ def _delays(inputs: ExplainInputs) -> dict[int, float]:
     if len(inputs.ranks) <= MOST_RANKS or not len(inputs.tables["mpi_waits"]):
         return {}
     waits = inputs.tables["mpi_waits"].dropna(subset=["delaying_rank"])
-    sums = waits.groupby("delaying_rank", as_index=False)["wait_ns"].sum()
-    ranks, times = sums["delaying_rank"].tolist(), sums["wait_ns"].tolist()
-    return {int(rank): float(time) for rank, time in zip(ranks, times, strict=True)}
+    sums = waits.groupby("delaying_rank")["wait_ns"].sum()
+    return {int(rank): float(time) for rank, time in sums.items()}
 
 
 def _without_steps(steps: Mapping[int, Sized], timeline: Timeline) -> str:

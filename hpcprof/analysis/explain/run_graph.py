@@ -18,7 +18,8 @@ from hpcprof.analysis.explain.rank_edges import EdgeKind, Edges, RankEdges, edge
 from hpcprof.analysis.mpi.matching import RunMpi
 from hpcprof.analysis.steps.mpi_steps import mpi_calls_in_order
 from hpcprof.profiles.collective_operations import FROM_ROOT, TO_ROOT, WAITING
-from hpcprof.profiles.timeline import Category, Ints, Mask, concatenate
+from hpcprof.profiles.columns.intervals import coverage, union
+from hpcprof.profiles.timeline import Category, Floats, Ints, Mask, concatenate
 
 
 @dataclass(frozen=True)
@@ -358,6 +359,21 @@ class RunGraph(JoinedRanks):
         fitting: Mask = np.array([*map(bool, map(fits, self.names)), False])[name]
         return fitting
 
+    def beside(self, start: Ints, end: Ints, category: Category, other: Category) -> Floats:
+        """Return how long each operation of a category runs beside another category on its rank, in ns.
+
+        ``start`` and ``end`` are when all operations run; shape (operations,).
+        """
+        result = np.zeros(len(self.work))
+        for rank in range(len(self.ranks)):
+            rows, other_rows = (
+                np.flatnonzero((self.work_rank == rank) & (self.work.category == kind))
+                for kind in (category, other)
+            )
+            if len(other_rows):
+                result[rows] = coverage(start[rows], end[rows], union(start[other_rows], end[other_rows]))
+        return result
+
     @property
     def is_coupled(self) -> bool:
         """True if any rank needs what another one does."""
@@ -465,7 +481,8 @@ def _rows_of_mpi(activities: Mapping[int, RankActivity], tables: JoinedRanks, mp
 
 
 def _join_parts(activities: Mapping[int, RankActivity], clock: CommonClock) -> JoinedRanks:
-    names, places = _Texts(), _Texts()
+    names: dict[str, int] = {}
+    places: dict[str, int] = {}
     calls: list[HostCalls] = []
     work: list[Work] = []
     pieces: list[HostPieces] = []
@@ -473,7 +490,7 @@ def _join_parts(activities: Mapping[int, RankActivity], clock: CommonClock) -> J
     threads = streams = at_call = at_work = 0
     for rank, part in activities.items():
         first_call[rank], first_work[rank] = at_call, at_work
-        name, place = names.numbers(part.names), places.numbers(part.places)
+        name, place = _numbers(names, part.names), _numbers(places, part.places)
         stamps = partial(clock.common, rank)
         call_rows = _moved(part.calls, stamps, name, place, at_call)
         work_rows = _moved(part.work, stamps, name, place, at_work)
@@ -493,8 +510,8 @@ def _join_parts(activities: Mapping[int, RankActivity], clock: CommonClock) -> J
         concatenate(HostPieces, pieces),
         call_rank,
         work_rank,
-        places.texts,
-        names.texts,
+        tuple(places),
+        tuple(names),
         first_call,
         first_work,
     )
@@ -510,20 +527,9 @@ def _moved(rows: _Rows, stamps: Callable[[Ints], Ints], name: Ints, place: Ints,
     return replace(rows, start=start, end=end, name=name, place=place, before=before)
 
 
-class _Texts:
-    """The texts of several string tables with numbers of their own."""
-
-    def __init__(self) -> None:
-        self._number: dict[str, int] = {}
-
-    @property
-    def texts(self) -> tuple[str, ...]:
-        return tuple(self._number)
-
-    def numbers(self, texts: Sequence[str]) -> Ints:
-        """Return the number of each text; the last one is `NONE`, for ids of -1."""
-        numbers = [self._number.setdefault(text, len(self._number)) for text in texts]
-        return np.array([*numbers, NONE], np.int64)
+def _numbers(number: dict[str, int], texts: Sequence[str]) -> Ints:
+    """Return the number of each text, new ones being added; the last one is `NONE`, for ids of -1."""
+    return np.array([*(number.setdefault(text, len(number)) for text in texts), NONE], np.int64)
 
 
 def _renumber_edges(

@@ -10,7 +10,6 @@ from hpcprof.analysis.explain.annotations import Scene, Times
 from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Figures, PlaceRemedy, Trait, of_call
 from hpcprof.analysis.explain.edge_kinds import EdgeKind
 from hpcprof.analysis.statistics.grouped import quotient
-from hpcprof.profiles.columns.intervals import coverage, union
 from hpcprof.profiles.columns.unique import numbered_rows
 from hpcprof.profiles.timeline import Category, Floats
 
@@ -83,13 +82,8 @@ def _exposed_transfer(scene: Scene) -> Floats:
     exposed = np.zeros(len(work))
     rows = np.flatnonzero(np.isin(edges.kind, (EdgeKind.TRANSFER, EdgeKind.RUN)))
     exposed[edges.row[rows]] = edges.lag[rows]
-    begin = work.end - exposed.astype(np.int64)
-    for rank in scene.ranks:
-        on_rank = graph.work_rank == rank
-        computes = on_rank & (work.category == Category.COMP)
-        chosen = np.flatnonzero(on_rank & (work.category == Category.COMM))
-        busy = union(work.start[computes], work.end[computes])
-        exposed[chosen] -= coverage(begin[chosen], work.end[chosen], busy)
+    begin = np.where(work.category == Category.COMM, work.end - exposed.astype(np.int64), work.start)
+    exposed -= graph.beside(begin, work.end, Category.COMM, Category.COMP)
     return np.where(work.category == Category.COMM, exposed, 0.0)
 
 
