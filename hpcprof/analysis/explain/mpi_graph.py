@@ -98,6 +98,12 @@ class _RankCalls:
     own_start: Ints
     own_end: Ints
 
+    @property
+    def gaps(self) -> tuple[Ints, Ints, Ints]:
+        """The calls that follow others on their threads, and the start and the end of the time between."""
+        gaps = np.flatnonzero(self.calls.before != NONE)
+        return gaps, self.own_end[self.calls.before[gaps]], self.own_start[gaps]
+
 
 def _rank_calls(rank: int, run: RunMpi, clock: CommonClock, bounds: Ints) -> _RankCalls:
     all_calls = run.calls
@@ -141,9 +147,7 @@ def _pieces(timeline: Timeline, part: _RankCalls, run: RunMpi) -> tuple[tuple[st
     Outside the program's own ranges, a place is that between two calls of MPI.
     """
     number: dict[str, int] = {}
-    calls = part.calls
-    gaps = np.flatnonzero(calls.before != NONE)
-    start, end = part.own_end[calls.before[gaps]], part.own_start[gaps]
+    calls, (gaps, start, end) = part.calls, part.gaps
     filled = end > start
     gaps, start, end = gaps[filled], start[filled], end[filled]
     innermost = np.full(len(gaps), NONE)
@@ -184,13 +188,11 @@ def _in_files(timelines: Mapping[int, Timeline], parts: Sequence[_RankCalls], ru
     times = []
     for timeline, part in zip(timelines.values(), parts, strict=True):
         calls, time = file_calls(timeline), np.zeros(len(part.calls), np.int64)
-        gaps = np.flatnonzero(part.calls.before != NONE)
-        for (sequence,), own_rows in rows_by_key(part.calls.thread[gaps] if len(calls) else gaps[:0]):
+        gaps, start, end = part.gaps
+        for (sequence,), rows in rows_by_key(part.calls.thread[gaps] if len(calls) else gaps[:0]):
             process, thread = _thread(timeline, run, sequence)
             on_thread = calls.take((calls.process == process) & (calls.thread == thread))
-            rows = gaps[own_rows]
-            start, end = part.own_end[part.calls.before[rows]], part.own_start[rows]
-            time[rows] = coverage(start, end, union(on_thread.start, on_thread.end))
+            time[gaps[rows]] = coverage(start[rows], end[rows], union(on_thread.start, on_thread.end))
         times.append(time)
     return np.concatenate(times)
 
