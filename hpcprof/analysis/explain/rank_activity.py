@@ -160,8 +160,11 @@ def rank_activity(timeline: Timeline, steps: slice, fronts: Ints) -> RankActivit
 
 def _calls(
     timeline: Timeline, calls: NamedSpans, begin: int, end: int, places: Places, steps: Ints
-) -> tuple[HostCalls, dict[int, int]]:
-    """Return the outermost calls to replay, by start, and the one around each wanted row of ``calls``."""
+) -> tuple[HostCalls, Ints]:
+    """Return the outermost calls to replay, by start, and the one around each row of ``calls``, or `NONE`.
+
+    A last `NONE` stands for no row.
+    """
     launch = launch_calls(timeline)
     launched = launch[launch != NONE]
     memory = np.zeros(len(calls), bool)
@@ -188,9 +191,11 @@ def _calls(
     place = np.empty(len(kept_rows), np.int64)
     place[order] = np.arange(len(kept_rows))
     position = place[(np.cumsum(outermost) - 1)[outer]]
-    owner = dict(zip(rows.tolist(), position.tolist(), strict=True))
-    kept_rows, thread_of_call = kept_rows[order], thread
-    start, finish, thread = calls.start[kept_rows], calls.end[kept_rows], thread[kept_rows]
+    owner = np.full(len(calls) + 1, NONE)
+    owner[rows] = position
+    kept_rows = kept_rows[order]
+    start, finish = calls.start[kept_rows], calls.end[kept_rows]
+    other_rows = np.flatnonzero((kind == CallKind.OTHER) & working[thread])
     # A call inside decides: a runtime call may launch by a call of the driver. MPI may copy by itself.
     strongest = np.full(len(kept_rows), int(CallKind.OTHER))
     np.minimum.at(strongest, position, kind[rows])
@@ -198,18 +203,13 @@ def _calls(
         row=kept_rows,
         start=start,
         end=finish,
-        thread=thread,
+        thread=thread[kept_rows],
         kind=np.where(kept_rows >= first_mpi, CallKind.MPI, strongest),
         name=calls.name[kept_rows],
         place=places.at(timeline, calls.process[kept_rows], calls.thread[kept_rows], start),
         step=np.searchsorted(steps, start, side="right") - 1,
-        before=predecessors(start, finish, thread),
-        others=_count_calls_between(
-            kept_rows,
-            np.flatnonzero((kind == CallKind.OTHER) & working[thread_of_call]),
-            thread_of_call,
-            calls,
-        ),
+        before=predecessors(start, finish, thread[kept_rows]),
+        others=_count_calls_between(kept_rows, other_rows, thread, calls),
     )
     return host_calls, owner
 
@@ -256,10 +256,8 @@ def predecessors(start: Ints, end: Ints, thread: Ints) -> Ints:
     order = np.lexsort((start, thread))
     previous, following = np.full(count, NONE), np.full(count, NONE)
     same_thread = thread[order][1:] == thread[order][:-1]
-    previous[order[1:][same_thread]], following[order[:-1][same_thread]] = (
-        order[:-1][same_thread],
-        order[1:][same_thread],
-    )
+    earlier, later = order[:-1][same_thread], order[1:][same_thread]
+    previous[later], following[earlier] = earlier, later
     by_end = np.argsort(end, kind="stable")
     latest = np.append(NONE, by_end)[np.searchsorted(end[by_end], start, side="right")]
     lowest = np.iinfo(np.int64).min
@@ -278,13 +276,10 @@ def predecessors(start: Ints, end: Ints, thread: Ints) -> Ints:
     return np.where(follows, latest, previous)
 
 
-def _work(timeline: Timeline, calls: HostCalls, owner: dict[int, int], places: Places) -> tuple[Work, Ints]:
+def _work(timeline: Timeline, calls: HostCalls, owner: Ints, places: Places) -> tuple[Work, Ints]:
     """Return the work of the replayed calls by stream and start, and device and stream of each stream."""
     operations = timeline.columns_of_operations(GpuWork)
-    launch = launch_calls(timeline)
-    numbers = np.full(len(timeline.calls) + len(timeline.mpi_calls) + 1, NONE)
-    numbers[list(owner)] = list(owner.values())
-    call = numbers[launch]
+    call = owner[launch_calls(timeline)]
     rows = np.flatnonzero(call != NONE)
     streams, stream = numbered_rows(operations.device[rows], operations.stream[rows])
     order = np.lexsort((operations.end[rows], operations.start[rows], stream))

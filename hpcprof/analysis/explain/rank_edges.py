@@ -73,22 +73,21 @@ class RankEdges:
 def rank_edges(activity: RankActivity) -> RankEdges:
     """Return the edges inside a rank."""
     calls, work = activity.calls, activity.work
-    nodes = _Nodes(len(calls))
+    node = 2 * (len(calls) + np.arange(len(work)))
     waits = WaitedWork(activity)
-    events = waits.of_streams()
-    device, odd_count = _device_edges(calls, work, events, nodes)
-    blocking, call_time, blocked = _waiting_calls(calls, work, waits, nodes)
-    needed = _needed_by_mpi(calls, blocking, nodes)
-    queue = _full_queues(calls, work, call_time, nodes)
+    device, odd_count = _device_edges(calls, work, waits.of_streams(), node)
+    blocking, call_time, blocked = _waiting_calls(calls, work, waits, node)
+    needed = _needed_by_mpi(calls, blocking)
+    queue = _full_queues(calls, work, call_time, node)
     edges = concatenate(Edges, [*host_edges(calls, call_time), *device, blocking, needed, queue])
     return RankEdges(edges, odd_count, waits.inferred, blocked)
 
 
 def host_edges(calls: HostCalls, call_time: Ints) -> list[Edges]:
     """Return the edges along threads; ``call_time``, of shape (calls,), is the time inside each, in ns."""
-    all_calls, nodes = np.arange(len(calls)), _Nodes(len(calls))
+    all_calls = np.arange(len(calls))
     follows, first = np.flatnonzero(calls.before != NONE), np.flatnonzero(calls.before == NONE)
-    start, end = nodes.call(all_calls), nodes.call(all_calls) + 1
+    start, end = 2 * all_calls, 2 * all_calls + 1
     return [
         edges_of(end[calls.before[follows]], start[follows], calls.gap[follows], EdgeKind.HOST, follows),
         edges_of(np.full_like(first, NONE), start[first], calls.start[first], EdgeKind.FIXED, first),
@@ -102,29 +101,19 @@ def edges_of(source: Ints, target: Ints, lag: Ints | int, kind: EdgeKind, row: I
     return Edges(source, target, lags, np.full(len(row), int(kind)), row)
 
 
-@dataclass(frozen=True)
-class _Nodes:
-    calls: int
+def _device_edges(calls: HostCalls, work: Work, events: Ints, node: Ints) -> tuple[list[Edges], int]:
+    """Return the edges that end at operations, and the time by which operations start later.
 
-    def call(self, call: Ints) -> Ints:
-        """Return the nodes of the starts of calls; their ends follow."""
-        return 2 * call
-
-    def work(self, work: Ints) -> Ints:
-        """Return the nodes of the starts of operations; their ends follow."""
-        return 2 * (self.calls + work)
-
-
-def _device_edges(calls: HostCalls, work: Work, events: Ints, nodes: _Nodes) -> tuple[list[Edges], int]:
-    """Return the edges that end at operations, and the time by which operations start later."""
+    ``node`` has the nodes of the starts of operations.
+    """
     # A call that takes long by itself, as one that loads a module, launches at its end.
     time = (calls.end - calls.start)[work.call]
     usual = _median(time, 0)
     slow = (time > max(_HELD_TIMES * usual, _MAX_BACKLOG_NS)) & (work.start >= calls.end[work.call])
     launched = np.where(slow, calls.end[work.call] - usual, calls.start[work.call])
     ahead = np.where(work.before == NONE, EARLIEST, work.end[work.before])
-    signalled = np.full(len(work), EARLIEST)
-    np.maximum.at(signalled, events[:, 1], work.end[events[:, 0]])
+    signalled, (source, target) = np.full(len(work), EARLIEST), events.T
+    np.maximum.at(signalled, target, work.end[source])
     launch, gap = np.zeros(len(work), np.int64), np.zeros(len(work), np.int64)
     ready = np.maximum(ahead, signalled)
     # Copies from pageable memory start when the host has moved them to pinned memory, those to it at once.
@@ -152,36 +141,16 @@ def _device_edges(calls: HostCalls, work: Work, events: Ints, nodes: _Nodes) -> 
     first, prompt_rows = np.flatnonzero(behind), np.flatnonzero(~behind)
     device_edges = [
         edges_of(
-            np.where(slow, nodes.call(work.call) + 1, nodes.call(work.call))[prompt_rows],
-            nodes.work(prompt_rows),
+            (2 * work.call + slow)[prompt_rows],
+            node[prompt_rows],
             np.maximum(launch + late - slow * usual, 0)[prompt_rows],
             EdgeKind.LAUNCH,
             prompt_rows,
         ),
-        edges_of(
-            np.full(len(first), NONE),
-            nodes.work(first),
-            work.start[first],
-            EdgeKind.FIXED,
-            work.call[first],
-        ),
-        edges_of(
-            nodes.work(work.before[after]) + 1,
-            nodes.work(after),
-            (gap + late)[after],
-            EdgeKind.STREAM,
-            after,
-        ),
-        edges_of(
-            nodes.work(events[:, 0]) + 1,
-            nodes.work(events[:, 1]),
-            event + late[events[:, 1]],
-            EdgeKind.EVENT,
-            events[:, 1],
-        ),
-        edges_of(
-            nodes.work(all_rows), nodes.work(all_rows) + 1, work.end - work.start, EdgeKind.RUN, all_rows
-        ),
+        edges_of(np.full_like(first, NONE), node[first], work.start[first], EdgeKind.FIXED, work.call[first]),
+        edges_of(node[work.before[after]] + 1, node[after], (gap + late)[after], EdgeKind.STREAM, after),
+        edges_of(node[source] + 1, node[target], event + late[target], EdgeKind.EVENT, target),
+        edges_of(node, node + 1, work.end - work.start, EdgeKind.RUN, all_rows),
     ]
     return device_edges, int(late[after].sum())
 
@@ -190,9 +159,7 @@ def _median(values: Ints, default: int) -> int:
     return int(np.median(values)) if len(values) else default
 
 
-def _waiting_calls(
-    calls: HostCalls, work: Work, waits: "WaitedWork", nodes: _Nodes
-) -> tuple[Edges, Ints, Ints]:
+def _waiting_calls(calls: HostCalls, work: Work, waits: "WaitedWork", node: Ints) -> tuple[Edges, Ints, Ints]:
     """Return the edges of the calls that wait, the own time of every call, and the calls that waited.
 
     A copy blocks its call if the call returns when the copy has ended. The own time of a call that waited is
@@ -216,11 +183,11 @@ def _waiting_calls(
     call_time[launch] = np.maximum(work.start[launched] - calls.start[launch], 0)
     late = calls.end - np.maximum(calls.start + call_time, until + lag)
     lag += np.where(waited & (late > ODD_NS), late, 0)
-    edges = edges_of(nodes.work(row) + 1, nodes.call(call) + 1, lag[call], EdgeKind.WAIT, call)
+    edges = edges_of(node[row] + 1, 2 * call + 1, lag[call], EdgeKind.WAIT, call)
     return edges, call_time, np.flatnonzero(waited)
 
 
-def _needed_by_mpi(calls: HostCalls, blocking: Edges, nodes: _Nodes) -> Edges:
+def _needed_by_mpi(calls: HostCalls, blocking: Edges) -> Edges:
     """Return the edges to calls of MPI from the work that their thread waited for just before.
 
     Data to send are there only then, even if the thread need not wait.
@@ -234,10 +201,10 @@ def _needed_by_mpi(calls: HostCalls, blocking: Edges, nodes: _Nodes) -> Edges:
     rows = np.flatnonzero(after < len(mpi))
     rows = rows[thread[after[rows]] == calls.thread[call[rows]]]
     following = mpi[after[rows]]
-    return edges_of(blocking.source[rows], nodes.call(following), 0, EdgeKind.WAIT, following)
+    return edges_of(blocking.source[rows], 2 * following, 0, EdgeKind.WAIT, following)
 
 
-def _full_queues(calls: HostCalls, work: Work, call_time: Ints, nodes: _Nodes) -> Edges:
+def _full_queues(calls: HostCalls, work: Work, call_time: Ints, node: Ints) -> Edges:
     """Return the edges of launches that wait for room in the queue of their stream; shorten their own time.
 
     A launch returns when the operation one queue length of launches before it has begun. Without a launch
@@ -262,15 +229,11 @@ def _full_queues(calls: HostCalls, work: Work, call_time: Ints, nodes: _Nodes) -
         call_time[call[held]] = usual
         freeing = begun[held] - 1
         lag = np.maximum(calls.end[call[held]] - work.start[rows[freeing]], 0)
-        edges.append(
-            edges_of(nodes.work(rows[freeing]), nodes.call(call[held]) + 1, lag, EdgeKind.WAIT, call[held])
-        )
+        edges.append(edges_of(node[rows[freeing]], 2 * call[held] + 1, lag, EdgeKind.WAIT, call[held]))
         late = np.setdiff1d(np.arange(_QUEUE, len(rows)), held)
         waits = call[late]
         room = np.full(len(late), _RETURN_NS)
-        edges.append(
-            edges_of(nodes.work(rows[late - _QUEUE]), nodes.call(waits) + 1, room, EdgeKind.WAIT, waits)
-        )
+        edges.append(edges_of(node[rows[late - _QUEUE]], 2 * waits + 1, room, EdgeKind.WAIT, waits))
     return concatenate(Edges, edges)
 
 
@@ -363,12 +326,8 @@ class WaitedWork:
 
     def _last_on_streams(self, moment: int, device: int | None) -> list[int]:
         """Return the last operation on each stream of a device, of all where the profile does not know it."""
-        is_device = device in self._devices
-        streams = [
-            i
-            for i, device_of_stream in enumerate(self._devices)
-            if device_of_stream == device or not is_device
-        ]
+        chosen = {device} if device in self._devices else {*self._devices}
+        streams = (stream for stream, its_device in enumerate(self._devices) if its_device in chosen)
         return [row for stream in streams for row in self._last_on_stream(stream, moment)]
 
     def _recording(self, device: int, stream: int, source: int, moment: int) -> int:
