@@ -26,11 +26,7 @@ TREE, RING = "tree", "ring"
 _USUAL_PARAMETERS = np.log([4_500.0, 0.05])
 """Logarithms of the usual latency of a hop in ns, and of the usual ns per byte."""
 _USUAL_SPREAD = np.array([0.82, 1.27])
-"""Their scales (Student's t): 90 % are 1 µs (NCCL's LL in a node) to 20 µs (TCP), 2 to 200 GB/s (NVLink)."""
-_USUAL_FREEDOM = 10
-"""Degrees of freedom of Student's t. A network far from the usual ones then says nothing of the algorithm: a
-normal distribution would prefer the one whose hops are shorter.
-"""
+"""Their standard deviations: 90 % are 1 µs (NCCL's LL in a node) to 20 µs (TCP), 2 to 200 GB/s (NVLink)."""
 _OTHER_SPREAD = 0.5
 """Standard deviation of the logarithms of latency and bandwidth between operations on the same network."""
 _SHARES = 1 / (1 + np.exp(-np.linspace(-12, 12, 961)))
@@ -160,7 +156,7 @@ def fit_run_network(
     its latency among those that explain the samples: one size does not separate latency from bandwidth, so
     the usual ranges of both, and what other operations of the run take, weigh the possible ones. Both
     arguments are 0 to 1; drawn uniformly, they give networks that the samples leave open. Libraries choose
-    algorithms by size and ranks: a ring that takes k times as long as a tree is k times less likely.
+    algorithms by size and ranks: a ring that takes k times as long as a tree is k^2 times less likely.
     """
     rows = {op: [item for item in samples if item.op == op] for op in sorted({item.op for item in samples})}
     moments = {op: _moments(_explanations(op, rows[op], ())) for op in rows}
@@ -182,7 +178,7 @@ def fit_run_network(
         # Times on one number of ranks do not tell the algorithm: the usual ranges are too wide for that.
         several = len({row.ranks for row in rows[op]}) > 1
         odds = chances[1] / max(chances[0], 1e-300) if several else _RING_SHARE / (1 - _RING_SHARE)
-        odds /= max(ring_ns / tree_ns, 1.0)
+        odds /= max(ring_ns / tree_ns, 1.0) ** 2
         segments[op] = [possible[int(odds > ring * (1 + odds))]]
         source = "run" if _moments(fits)[1][0] < _OTHER_SPREAD**2 else source
     return Network(segments, source)
@@ -206,8 +202,7 @@ def _explanations(op: str, rows: Sequence[Sample], relatives: Sequence[tuple[Flo
         unscaled = np.array([_SHARES, 1 - _SHARES]) / typical[:, None]
         missed = np.log([case.own_ns for case in cases])[:, None] - np.log(columns @ unscaled)
         parameters = np.log(unscaled) + missed.mean(axis=0)
-        distance = ((parameters.T - _USUAL_PARAMETERS) / _USUAL_SPREAD) ** 2
-        squares = (_USUAL_FREEDOM + 1) * np.log1p(distance / _USUAL_FREEDOM)
+        squares = ((parameters.T - _USUAL_PARAMETERS) / _USUAL_SPREAD) ** 2
         squares = sum(((parameters.T - mean) ** 2 / variance for mean, variance in relatives), squares)
         squares = squares[:, : 1 + sized].sum(axis=1)
         errors = missed.var(axis=0) + _LEAST_ERROR**2
@@ -283,8 +278,3 @@ def _segment(op: str, rows: Sequence[Sample], algorithm: str) -> tuple[Segment, 
     off = np.abs(missed)
     loss = np.where(off < _USUAL_ERROR, off**2, (2 * off - _USUAL_ERROR) * _USUAL_ERROR)
     return Segment(_ANY_SIZE, latency, per_byte, algorithm), float(loss.sum())
-
-
-def medians(durations: Floats) -> Floats:
-    """Return the median own time of each operation, shape (operations,)."""
-    return np.nanmedian(durations.reshape(len(durations), -1), axis=1)

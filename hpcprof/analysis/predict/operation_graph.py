@@ -40,7 +40,7 @@ _DIRECTION = re.compile(r"[-_ .]?(?:send|recv|receive)[-_ .]?", re.IGNORECASE)
 _WORD = re.compile(r"[A-Za-z]+")
 _TOLERANCE = 0.05
 """Maximum overlap of operations that follow each other, over the median duration of the shorter name."""
-_RESOLUTION = 1e-6
+RESOLUTION = 1e-6
 """Resolution of times, over the length of a step: seconds in single precision are 8 digits."""
 _IN_TIME = 0.97
 """Minimum share of the instances of a collective whose ranks all wait for the last."""
@@ -165,7 +165,7 @@ class _Building:
         self.rows, self.start, self.end = rows, start, end
         self._first, self._last = np.median(start, axis=1), np.median(end, axis=1)
         typical = pd.Series(self._last - self._first).groupby(rows["name"]).transform("median")
-        self._tolerance = np.maximum(_TOLERANCE * typical.to_numpy(), _RESOLUTION * float(self._last.max()))
+        self._tolerance = np.maximum(_TOLERANCE * typical.to_numpy(), RESOLUTION * float(self._last.max()))
         self._kind, self._name = rows["kind"].to_numpy(), rows["name"].to_numpy()
         names = rows["name"].unique()
         direction = {name: _DIRECTION.sub("", name) for name in names}

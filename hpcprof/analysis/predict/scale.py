@@ -11,7 +11,7 @@
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from hpcprof.analysis.explain.changes import Change
-from hpcprof.analysis.predict.network import Network, Sample, fit_run_network, medians, operation_of
+from hpcprof.analysis.predict.network import Network, Sample, fit_run_network, operation_of
 from hpcprof.analysis.predict.noise import Noise, noise_of
 from hpcprof.analysis.predict.operation_graph import COMMUNICATION, MESSAGES, in_order
 from hpcprof.analysis.predict.units import Joint, Span, Unit, ancestors, unit_of
@@ -104,8 +104,6 @@ class ScalePrediction(InNotebooks):
 
     def as_json(self) -> dict[str, Any]:
         """Return the prediction in the types of JSON."""
-        from dataclasses import asdict
-
         return asdict(self)
 
 
@@ -173,12 +171,13 @@ class Predictor:
         units = (self.unit, *self._others)
         self._steps_ns = steps_ns or [float(one.step_ns.mean()) for one in units]
         self.measured = self._steps_ns[0]
-        self._unchanged = unit_of(table, keep) if changes else self.unit
         self._talks = self.unit.keys["kind"].isin(COMMUNICATION).to_numpy()
         self._ops = [operation_of(*one) for one in self.unit.keys[["name", "kind"]].itertuples(index=False)]
         self._names = pd.factorize(self.unit.keys["name"])[0]
         self._replicated, self._sharded = self._updates()
-        self._base = self._model(np.random.default_rng(0), self.unit)
+        self._base = self._recorded = self._model(np.random.default_rng(0), self.unit)
+        if changes:
+            self._recorded = self._model(np.random.default_rng(0), unit_of(table, keep))
 
     def _model(
         self,
@@ -231,7 +230,7 @@ class Predictor:
         samples = []
         for one in (unit, *self._others):
             sizes = {key: joint.ranks for joint in one.joints for key in joint.keys}
-            own = medians(one.own)
+            own = np.nanmedian(one.own, axis=(1, 2))
             columns = (one.keys[name].tolist() for name in ("name", "kind", "bytes"))
             for key, (name, kind, size) in enumerate(zip(*columns, strict=True)):
                 if key in sizes and kind in COMMUNICATION:
@@ -252,13 +251,8 @@ class Predictor:
         network = self._network(self.unit, 0.5, 0.5, growth)
         model = replace(base, compute=self._factors(ranks, scaling), network=network)
         parts = self._parts(model, ranks, scaling)
-        recorded = (
-            self._model(np.random.default_rng(0), self._unchanged)
-            if self._unchanged is not self.unit
-            else base
-        )
-        replayed, total_ns = self._replay(recorded, self.ranks, scaling), sum(parts.values())
-        exact = self._replay(recorded, self.ranks, scaling, recorded=True)
+        replayed, total_ns = self._replay(self._recorded, self.ranks, scaling), sum(parts.values())
+        exact = self._replay(self._recorded, self.ranks, scaling, recorded=True)
         scale = self.measured / replayed
         value = total_ns * scale
         reference = self._replay(model, ranks, scaling, quick=True)
@@ -305,8 +299,7 @@ class Predictor:
         )
 
     def _check(self, ranks: int) -> None:
-        fixed_ranks = max((one.ranks for one in self.unit.joints if one.span is Span.KEPT), default=1)
-        unit_ranks = self.unit.ranks * fixed_ranks
+        unit_ranks = self.unit.ranks * self.unit.mesh.get("kept", 1)
         if ranks < unit_ranks or ranks % unit_ranks:
             raise UsageError(f"{ranks} ranks are no multiple of the {unit_ranks} ranks that keep together.")
 
@@ -324,16 +317,13 @@ class Predictor:
         ideal = np.sqrt(ranks * mesh["columns"] / mesh["rows"])
         return min((n for n in range(1, ranks + 1) if ranks % n == 0), key=lambda n: abs(np.log(n / ideal)))
 
-    def _factor(self, ranks: int, scaling: Scaling, fixed: float = 0.0) -> float:
-        """Return the factor of computing, if a share of it does not follow the size of a rank."""
-        return 1.0 if scaling == "weak" else self._computing(fixed + (1 - fixed) * self.ranks / ranks)
-
     def _factors(self, ranks: int, scaling: Scaling, fixed: float = 0.0, doubt: float = 0.0) -> Floats:
-        """Return the factors of computing.
+        """Return the factors of computing, of which a share ``fixed`` does not follow the size of a rank.
 
-        A share ``doubt`` of replicated updates follows the size of a rank, and of sharded ones the shard.
+        A share ``doubt`` of replicated updates follows that size, and of sharded ones the shard.
         """
-        factor = np.full((len(self._ops), 1), self._factor(ranks, scaling, fixed))
+        size = 1.0 if scaling == "weak" else self._computing(fixed + (1 - fixed) * self.ranks / ranks)
+        factor = np.full((len(self._ops), 1), size)
         factor[self._replicated] = 1 + doubt * (factor[self._replicated] - 1)
         factor[self._sharded] += doubt * (self.ranks / ranks - factor[self._sharded])
         return factor

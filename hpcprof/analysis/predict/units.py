@@ -18,15 +18,13 @@ from enum import Enum
 import numpy as np
 import pandas as pd
 
-from hpcprof.analysis.predict.operation_graph import MESSAGES, OperationGraph, operation_graphs
+from hpcprof.analysis.predict.operation_graph import MESSAGES, RESOLUTION, OperationGraph, operation_graphs
 from hpcprof.common.errors import UsageError
 from hpcprof.profiles.timeline import Floats, Ints
 
 _KEY = ["stage", "name", "number"]
 _MAX_BETWEEN = 0.5
 """Maximum computing between a send and a receive of one exchange, over the mean computing per message."""
-_RESOLUTION = 1e-6
-"""Resolution of times, over the length of a step."""
 
 
 class Span(Enum):
@@ -152,7 +150,7 @@ def _predecessors(graph: OperationGraph, unit: Ints, place: Ints, row_at: Ints, 
 
     All units wait for an operation that one unit was seen to wait for, unless one of them did not wait.
     """
-    slack = _RESOLUTION * float(np.median(graph.measured))
+    slack = RESOLUTION * float(np.median(graph.measured))
     waits: list[set[int]] = [set() for _ in row_at]
     begins_early: set[tuple[int, int]] = set()
     for row in np.flatnonzero(place >= 0).tolist():
