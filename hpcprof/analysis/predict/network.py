@@ -156,7 +156,7 @@ def fit_run_network(
     its latency among those that explain the samples: one size does not separate latency from bandwidth, so
     the usual ranges of both, and what other operations of the run take, weigh the possible ones. Both
     arguments are 0 to 1; drawn uniformly, they give networks that the samples leave open. Libraries choose
-    algorithms by size and ranks: a ring that takes k times as long as a tree is k^2 times less likely.
+    algorithms by size and ranks: a ring that takes k times as long as a tree is k times less likely.
     """
     rows = {op: [item for item in samples if item.op == op] for op in sorted({item.op for item in samples})}
     moments = {op: _moments(_explanations(op, rows[op], ())) for op in rows}
@@ -178,7 +178,7 @@ def fit_run_network(
         # Times on one number of ranks do not tell the algorithm: the usual ranges are too wide for that.
         several = len({row.ranks for row in rows[op]}) > 1
         odds = chances[1] / max(chances[0], 1e-300) if several else _RING_SHARE / (1 - _RING_SHARE)
-        odds /= max(ring_ns / tree_ns, 1.0) ** 2
+        odds /= max(ring_ns / tree_ns, 1.0)
         segments[op] = [possible[int(odds > ring * (1 + odds))]]
         source = "run" if _moments(fits)[1][0] < _OTHER_SPREAD**2 else source
     return Network(segments, source)

@@ -10,9 +10,7 @@
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from dataclasses import replace
-from functools import cache
+from collections.abc import Iterator
 from itertools import chain, pairwise
 from statistics import median_low
 from typing import Any
@@ -23,22 +21,18 @@ import pandas as pd
 from hpcprof.analysis.account.step_account import busy_time, measured_by_mpi
 from hpcprof.analysis.collectives.pair_matching import partner_ranks
 from hpcprof.analysis.explain.inputs import ExplainInputs
-from hpcprof.analysis.mpi.matching import RunMpi
 from hpcprof.analysis.steps.step_ranges import steps_of
 from hpcprof.analysis.steps.wall_time import step_intervals
 from hpcprof.common.errors import HpcprofError
 from hpcprof.common.units import named_ranks
 from hpcprof.profiles.collective_operations import POINT_TO_POINT
 from hpcprof.profiles.columns.intervals import Intervals, difference
-from hpcprof.profiles.columns.unique import named
 from hpcprof.profiles.timeline import NO_PEER, Ints, Timeline
 
 _MIN_COMPUTING_NS = 1_000
 """Minimum length of computing between two operations of communication."""
 _LEAST_WAIT_NS = 20_000
 """Minimum length of a wait for communication."""
-_ALL_TIME = -(1 << 62), 1 << 62
-"""Two moments around all calls, in ns."""
 _PROMPT_NS, _PROMPT_SHARE = 10_000, 0.1
 """Maximum delay of what waits for communication after its end: in ns, or as a share of the wait."""
 _COLUMNS = ("rank", "step", "name", "kind", "start_ns", "duration_ns", "group", "peer", "bytes")
@@ -56,9 +50,8 @@ def operations_of_timelines(inputs: ExplainInputs) -> pd.DataFrame:
     collectives = with_all_to_alls(inputs.tables["rank_collectives"])
     rows: list[tuple[object, ...]] = []
     steps: dict[tuple[int, int], tuple[tuple[str, ...], list[_Pieces]]] = {}
-    run_mpi = cache(lambda: inputs.mpi(dict.fromkeys(inputs.ranks, _ALL_TIME)))
     for rank in inputs.ranks:
-        timeline = with_senders(inputs.read(rank), rank, run_mpi)
+        timeline = inputs.read(rank)
         if not len(steps_of(timeline)):
             raise HpcprofError(f"rank {rank} has no steps (hpcprof report --analysis step_ranges).")
         for step, communication, pieces in _steps(timeline, collectives[collectives["rank"] == rank]):
@@ -201,27 +194,6 @@ def _of_mpi(timeline: Timeline) -> pd.DataFrame:
     communicators = np.array([text or "" for text in timeline.names(table.communicator)], object)
     groups = np.where(np.isin(names, ("Send", "Recv")), "", communicators)
     return _rows(names, table.start, table.end - table.start, groups, peers, table.bytes)
-
-
-def with_senders(timeline: Timeline, rank: int, run_mpi: Callable[[], RunMpi | None]) -> Timeline:
-    """Return a timeline whose receives all have their sender, which archives of EZTrace do not record.
-
-    ``run_mpi`` returns the matched calls of all ranks.
-    """
-    table = timeline.mpi_operations
-    receives = np.flatnonzero(named(timeline, table.operation, "Recv".__eq__))
-    receives = receives[np.argsort(table.start[receives], kind="stable")]
-    unknown = (table.peer[receives] == NO_PEER) & (table.comm_peer[receives] == NO_PEER)
-    if not unknown.any() or (run := run_mpi()) is None:
-        return timeline
-    ops = run.operations
-    rows = np.flatnonzero((ops.rank == rank) & ops.is_of(frozenset({"Recv"})))
-    rows = rows[np.argsort(run.calls.own_start[ops.begin[rows]], kind="stable")]
-    if len(rows) != len(receives):
-        return timeline
-    peer = table.peer.copy()
-    peer[receives[unknown]] = ops.peer[rows[unknown]]
-    return replace(timeline, mpi_operations=replace(table, peer=peer))
 
 
 def _rows(names: Any, *columns: Any) -> pd.DataFrame:

@@ -45,6 +45,8 @@ _SMALL_BYTES = 64
 _LEAST_GRADIENTS = 1 << 16
 """Minimum bytes of a collective whose result the end of a step works on."""
 _MOST_DIMENSIONS = 3
+_SLOW_LINKS_SHARE, _MAX_SLOW_LINKS = 0.25, 2.0
+"""Share of the interval's draws in which more nodes communicate more slowly, and the maximum factor."""
 
 NOT_MODELLED = (
     "contention between kernels and communication on more ranks",
@@ -122,6 +124,8 @@ class _Model:
     """Dimensions of the grid whose neighbours exchange messages."""
     crowding: float = 1.0
     """Factor of the time of these messages, where ranks have more neighbours than measured."""
+    links: float = 1.0
+    """Factor of the time of communication of all ranks, on more nodes than measured."""
     between: float | None = None
     """Standard deviation of the differences between units, as a share; None for the measured one."""
 
@@ -357,10 +361,17 @@ class Predictor:
             dimensions=dimensions,
             crowding=crowding,
             network=model.network.drawn(generator),
+            links=self._drawn_links(generator, ranks),
         )
         seed = int(generator.integers(1 << 30))
         replayed = self._replay(other, ranks, scaling, seed=seed, quick=True, single=True)
         return replayed / reference
+
+    def _drawn_links(self, generator: np.random.Generator, ranks: int) -> float:
+        """Return the factor of communication across more nodes than the profile's, which may be tapered."""
+        more_nodes = ranks > self.ranks and ranks > self._per_node and self._site is None
+        slow = more_nodes and generator.random() < _SLOW_LINKS_SHARE
+        return float(generator.uniform(1, _MAX_SLOW_LINKS)) if slow else 1.0
 
     def _drawn_grid(self, generator: np.random.Generator, ranks: int) -> tuple[int, float]:
         """Return dimensions of the grid of neighbours, and the factor of their messages.
@@ -421,6 +432,7 @@ class Predictor:
                 before = model.network.time(op, size, joint.ranks)
                 factor[key] = model.network.time(op, after, members) / before if before > 0 else 1.0
                 factor[key] *= model.crowding if joint.span is Span.NEIGHBOUR else 1.0
+                factor[key] *= model.links if joint.span not in (Span.UNIT, Span.KEPT) else 1.0
         return factor
 
     @cached_property

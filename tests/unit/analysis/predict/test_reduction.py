@@ -12,11 +12,9 @@ from hpcprof.analysis.predict.reduction import (
     operations_of_timelines,
     pieces_of_step,
     with_all_to_alls,
-    with_senders,
 )
 from hpcprof.common.errors import HpcprofError
 from tests.unit.analysis.explain.programs import inputs_of
-from tests.unit.analysis.mpi.programs import Program, send
 from tests.unit.analysis.timelines import timeline
 
 
@@ -111,20 +109,6 @@ def test_noise_of_short_operations_is_not_that_of_long_ones_of_the_same_name() -
     noise = noise_of(np.concatenate([short, long]), np.zeros(2, np.int64), generator)
     assert noise.rest[1].std() < 0.01 * noise.mean[1]
     assert noise.rest[0].std() > 0.2 * noise.mean[0]
-
-
-def test_receives_that_record_nothing_have_the_sender_of_their_message() -> None:
-    program = Program(3)
-    for rank in range(3):
-        program.call(rank, "MPI_Init", 0, 10)
-    for at, sender in ((20, 2), (40, 0)):
-        program.call(sender, "MPI_Send", at, at + 5, send(1))
-        nothing = {"op": "Recv", "comm": None, "peer": -1, "tag": -1}
-        program.call(1, "MPI_Recv", at + 1, at + 9, nothing)
-    timeline = program.timeline(1)
-    assert timeline.mpi_operations.peer.tolist() == [-1, -1]
-    assert sorted(with_senders(timeline, 1, program.matched).mpi_operations.peer.tolist()) == [0, 2]
-    assert with_senders(program.timeline(0), 0, lambda: None).mpi_operations.peer.tolist() == [1]
 
 
 def test_profiles_without_steps_are_named_before_their_clocks() -> None:

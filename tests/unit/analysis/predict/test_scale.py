@@ -99,7 +99,7 @@ def test_ranks_that_are_always_slower_make_the_slowest_of_many_slower_still() ->
 
 def test_the_interval_allows_for_few_steps_and_few_ranks() -> None:
     steady, varying, uneven = (
-        Predictor(program(2, noise=0.005, **kind)[0]).predict(32)  # type: ignore[arg-type]
+        Predictor(program(2, noise=0.005, **kind)[0], ranks_per_node=32).predict(32)  # type: ignore[arg-type]
         for kind in ({}, {"common": 0.1}, {"slow": 0.03})
     )
     widths = [(one.step.high - one.step.low) / one.step.value for one in (steady, varying, uneven)]
@@ -165,14 +165,15 @@ def test_strong_scaling_divides_the_work_and_not_the_communication() -> None:
 def test_strong_scaling_keeps_what_the_host_takes() -> None:
     table = program(4, noise=0.0)[0]
     follows, limited = (
-        Predictor(table, computing=computing).predict(16, "strong")
+        Predictor(table, ranks_per_node=16, computing=computing).predict(16, "strong")
         for computing in (float, lambda size: max(size, 0.6))
     )
     assert limited.step.value - follows.step.value == pytest.approx(3 * 1e7 * (0.6 - 1 / 4), rel=0.01)
     # Kernels whose time does not follow the size make the step longer, and never shorter.
     above, below = limited.step.high - limited.step.value, limited.step.value - limited.step.low
     assert above < 0.1 * limited.step.value
-    wider = Predictor(table, computing=lambda size: 0.2 + 0.8 * size).predict(16, "strong").step
+    uneven = Predictor(table, ranks_per_node=16, computing=lambda size: 0.2 + 0.8 * size)
+    wider = uneven.predict(16, "strong").step
     assert wider.high - wider.value > 3 * (wider.value - wider.low) > 0
     assert below > 0
     assert any("does not follow the size" in one for one in limited.not_modelled)
@@ -254,10 +255,21 @@ def test_two_numbers_of_ranks_tell_a_ring_from_a_tree() -> None:
     assert alone == [RING, "tree"]
 
 
-@pytest.mark.parametrize(("size", "growth", "algorithm"), [(8.0, 2, RING), (8.0, 8, "tree"), (1e9, 64, RING)])
+@pytest.mark.parametrize(
+    ("size", "growth", "algorithm"), [(8.0, 4, RING), (8.0, 64, "tree"), (1e9, 64, RING)]
+)
 def test_a_ring_that_is_far_slower_than_a_tree_is_not_drawn(size: float, growth: int, algorithm: str) -> None:
     rows = [Sample("AllReduce", size, 4, Segment(0, LATENCY, PER_BYTE).time("AllReduce", size, 4))]
     assert fit_run_network(rows, 0.05, growth=growth).segments["AllReduce"][0].algorithm == algorithm
+
+
+def test_the_interval_allows_for_slower_links_between_more_nodes() -> None:
+    # Without noise, and with a bandwidth that large messages leave no doubt about.
+    step = [("compute", 0.0, 10.0, -1), ("AllReduce", 10.0, 20.0, -1)]
+    table = timeline(dict.fromkeys(range(4), step)).assign(bytes=1 << 30)
+    inside, across = (Predictor(table, ranks_per_node=node).predict(8).step for node in (8, 4))
+    assert inside.value == across.value
+    assert inside.high < 1.1 * inside.value < 1.3 * across.value < across.high < 1.7 * across.value
 
 
 def test_break_points_of_a_measured_network_are_found_and_kept(
@@ -564,7 +576,10 @@ def test_an_update_follows_its_gradients(
 
 def test_two_neighbours_leave_the_number_of_neighbours_open() -> None:
     two, ring = (
-        Predictor(exchanges({rank: [(rank + side) % ranks for side in sides] for rank in range(ranks)}))
+        Predictor(
+            exchanges({rank: [(rank + side) % ranks for side in sides] for rank in range(ranks)}),
+            ranks_per_node=64,
+        )
         for ranks, sides in ((2, (1,)), (4, (1, -1)))
     )
     assert two.predict(64).step.high > 32e6 > 26e6 > ring.predict(64).step.high
