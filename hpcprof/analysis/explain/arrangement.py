@@ -50,9 +50,13 @@ def drifts(judged: Judged, series: StepSeries) -> bool:
 
 
 def with_certain_interval(judged: Judged, level: Finding) -> Judged:
-    """Return a cause of a drift with the relative interval of the drift, whose trend is no noise."""
-    share = judged.saving / (level.saving_ns or 1)
-    low, high = share * (level.saving_low_ns or 0), share * (level.saving_high_ns or 0)
+    """Return a cause of a drift with the drift's relative scatter of steps: a trend is no noise."""
+    share, (off_below, off_above) = judged.saving / (level.saving_ns or 1), judged.interval.beside_steps
+    below, above = (
+        share * (bound or 0) - judged.saving for bound in (level.saving_low_ns, level.saving_high_ns)
+    )
+    low = judged.saving - float(np.hypot(below, off_below))
+    high = judged.saving + float(np.hypot(above, off_above))
     return replace(judged, interval=replace(judged.interval, low=low, high=high, steps_needed=None))
 
 
@@ -222,9 +226,9 @@ def order_findings(
 
     ``kinds`` has the kind of each step where there are several.
 
-    No finding saves more than a step. The most costly come first, where one of low confidence counts with the
-    lower bound of its saving, and findings without an estimate come last. A finding that needs another one
-    for its saving comes after it.
+    No finding saves more than a step. Its upper bound may, since a step takes longer on a slower host. The
+    most costly come first, where one of low confidence counts with the lower bound of its saving, and those
+    without an estimate come last. A finding that needs another one for its saving comes after it.
     """
 
     def of_step(finding: Finding) -> Finding:
@@ -236,15 +240,9 @@ def order_findings(
         )
         if finding.saving_ns is None or elapsed is None:
             return replace(finding, share_pct=None, kind=kind)
-        low, high = (
-            None if bound is None else min(bound, elapsed)
-            for bound in (finding.saving_low_ns, finding.saving_high_ns)
-        )
-        saving = min(finding.saving_ns, elapsed)
+        saving, low = (min(each, elapsed) for each in (finding.saving_ns, finding.saving_low_ns or 0))
         share = round(100 * saving / elapsed, 3)
-        return replace(
-            finding, saving_ns=saving, saving_low_ns=low, saving_high_ns=high, share_pct=share, kind=kind
-        )
+        return replace(finding, saving_ns=saving, saving_low_ns=low, share_pct=share, kind=kind)
 
     placed = [item.changed(of_step) if elapsed else item for item in findings]
 

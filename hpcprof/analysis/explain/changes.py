@@ -102,14 +102,14 @@ def _parse_change(text: str) -> Change:
         return Change(kind, "", 1.0, rank=int(like[1]), median=True)
     if kind in _RANGES and (added := _ADDED_TIME.fullmatch(text)):
         name, rank = _name(text, kind, added["target"]), added["rank"]
-        return Change(kind, name, 1.0, _nanoseconds(text, added), _number(rank))
+        return Change(kind, name, 1.0, _nanoseconds(text, added), int(rank) if rank else None)
     scaled = _SCALED_TIME.fullmatch(text)
     if scaled is None or kind in ("ideal", "rank"):
         raise UsageError(f"{text!r} does not say what changes: write it as in {_examples(kind)}.")
     if scaled["rank"] and kind not in _ONE_RANK:
         raise UsageError(f"{text!r}: {kind} changes on all ranks, so leave out @{scaled['rank']}.")
-    name = _name(text, kind, scaled["target"])
-    return Change(kind, name, _factor(text, kind, scaled["factor"]), rank=_number(scaled["rank"]))
+    name, rank = _name(text, kind, scaled["target"]), scaled["rank"]
+    return Change(kind, name, _factor(text, kind, scaled["factor"]), rank=int(rank) if rank else None)
 
 
 def _kind(text: str) -> ChangeKind:
@@ -153,10 +153,6 @@ def _nanoseconds(text: str, added: re.Match[str]) -> int:
         return round(float(added["time"]) * _NS[added["unit"]])
     except ValueError:
         raise UsageError(f"{text!r}: {added['time']!r} after + must be a number, such as 40.") from None
-
-
-def _number(digits: str | None) -> int | None:
-    return int(digits) if digits else None
 
 
 def _examples(kind: ChangeKind) -> str:

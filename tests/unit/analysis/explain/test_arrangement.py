@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hpcprof.analysis.explain.arrangement import only_hidden, order_findings
+import numpy as np
+import pytest
+
+from hpcprof.analysis.explain.arrangement import only_hidden, order_findings, with_certain_interval
 from hpcprof.analysis.explain.cause import Cause
+from hpcprof.analysis.explain.findings import Judged
+from hpcprof.analysis.explain.intervals import Interval
 from tests.unit.explanations import MS, finding
 
 
@@ -24,3 +29,22 @@ def test_a_cost_for_which_the_gpu_waits_is_not_told_to_be_hidden() -> None:
     assert only_hidden([waited, behind, behind], [], 100 * MS) == [behind]
     assert only_hidden([waited], [], 1_000 * MS) == [waited]
     assert only_hidden([behind], [replace(behind, saving_ns=9)], 100 * MS) == []
+
+
+def test_a_step_on_a_slower_host_may_save_more_than_this_one_takes() -> None:
+    """Allocations of a program cost 44 ms in one process, and a step took 41 ms in another."""
+    wide, narrow = (
+        replace(finding(saving), saving_high_ns=high * MS) for saving, high in ((200, 300), (80, 115))
+    )
+    first, second = order_findings([narrow, wide], 100 * MS, {})
+    assert (first.saving_ns, first.share_pct) == (100 * MS, 100)
+    assert (second.saving_ns, second.saving_high_ns) == (80 * MS, 115 * MS)
+
+
+def test_a_drift_narrows_what_the_steps_leave_open_and_nothing_else() -> None:
+    """The interval of a cause of a drift was that of the drift, whatever its host leaves open."""
+    interval = Interval(-60.0, 260.0, beside_steps=(30.0, 40.0))
+    judged = Judged(None, (0,), 100.0, np.ones(6), interval)  # type: ignore[arg-type]
+    level = replace(finding(50, 30), saving_high_ns=65 * MS)
+    found = with_certain_interval(judged, level).interval
+    assert (found.low, found.high) == pytest.approx((50.0, 150.0))

@@ -95,7 +95,7 @@ def test_an_interval_contains_the_saving_on_another_host() -> None:
     (first,) = (item for item in findings if (item.cause, item.where) == ("host_work", "data"))
     assert first.saving_low_ns and first.saving_high_ns
     # The GPU hides nothing of what the host does in 3 ms here.
-    for cost in (3 * MS / 1.3, 3 * MS * 1.3):
+    for cost in (3 * MS / 1.4, 3 * MS * 1.45):
         assert first.saving_low_ns <= cost <= first.saving_high_ns
 
 
