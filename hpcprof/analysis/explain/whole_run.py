@@ -43,8 +43,6 @@ from hpcprof.runs.step_time import single_long_steps
 _MIN_COPYING_PCT = 20.0
 """Minimum share of a capture without steps for copies that nothing hides to be a finding."""
 
-_MOSTLY_EXPOSED = 0.5
-"""Minimum share of the time of memory operations without a kernel beside them that is most of it."""
 _MIN_MOVING_SHARE = 0.03
 """Minimum share of the capture for pages of unified memory that the driver moves."""
 
@@ -55,8 +53,8 @@ _DOUBLE = re.compile(
 """Names of kernels that compute in double precision alone: of templates, CuPy, CUTLASS and cuBLAS. Optimizers
 take their rates as doubles and compute in single precision."""
 
-_MOSTLY_DOUBLE = 0.5
-"""Minimum share of the time of kernels in double precision that is told."""
+_MAIN_SHARE = 0.5
+"""Minimum share of a time that is most of it: of kernels in double precision, of copies beside no kernel."""
 
 _ON_GPU = re.compile(r"memset|fill|DtoD|Device-to-Device", re.IGNORECASE)
 """Names of memory operations that move nothing between host and GPU."""
@@ -225,7 +223,7 @@ def moving_pages(breakdown: pd.DataFrame, copies: pd.DataFrame) -> Iterator[NotJ
     time = float(moved["total_ns"].astype(float).sum())
     if len(moved) and time >= _MIN_MOVING_SHARE * times["span_ns"]:
         amount = format_bytes(float(moved["total_bytes"].astype(float).sum()))
-        if times["exposed_mem_ns"] < _MOSTLY_EXPOSED * float(copies["total_ns"].astype(float).sum()):
+        if times["exposed_mem_ns"] < _MAIN_SHARE * float(copies["total_ns"].astype(float).sum()):
             remedy = "and kernels that need them wait: cudaMemPrefetchAsync moves them before"
         else:
             back = moved[moved["operation"].str.contains(_PAGES_TO_HOST)]["total_ns"].astype(float).sum()
@@ -250,7 +248,7 @@ def double_precision(kernels: pd.DataFrame) -> Iterator[NotJudged]:
     computing = kernels[kernels["class"] == "comp"]
     time = computing["total_ns"].astype(float)
     double = float(time[computing["name"].str.contains(_DOUBLE)].sum())
-    if double and double >= _MOSTLY_DOUBLE * time.sum():
+    if double and double >= _MAIN_SHARE * time.sum():
         yield NotJudged(
             PRECISION,
             f"{100 * double / time.sum():.0f} % of the time of kernels is in those of double precision, by "

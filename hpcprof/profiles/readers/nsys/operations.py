@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hpcprof.profiles.columns.unique import distinct, each, numbered_rows
 from hpcprof.profiles.host_memory import host_memory
@@ -39,7 +38,6 @@ _CALL = {
     "globalTid": NO_ID,
     "correlationId": NO_CORRELATION,
     "nameId": NO_ID,
-    "returnValue": 0,
 }
 _OPERATION = {
     "start": REQUIRED,
@@ -90,24 +88,19 @@ _MEMORY_LABELS = {
     5: "Device Static",
     6: "Managed Static",
 }
-# Errors of CUDA after which a launch, or any call, has done no work. Programs meet others on purpose.
-_LAUNCH_ERRORS = {
-    9: "9 of CUDA (invalid grid or block)",
-    98: "98 of CUDA (no code for this GPU)",
-    209: "209 of CUDA (no code for this GPU)",
-    218: "218 of CUDA (invalid PTX)",
-    222: "222 of CUDA (PTX of a newer toolkit than the driver's)",
-    701: "701 of CUDA (too many registers or too much shared memory)",
+# Errors of CUDA after which work is not done. Programs meet others on purpose.
+_ERRORS = {
+    9: "invalid grid or block",
+    98: "no code for this GPU",
+    209: "no code for this GPU",
+    222: "PTX of a newer toolkit than the driver's",
+    700: "illegal memory access",
+    701: "too many registers or too much shared memory",
+    716: "misaligned address",
+    719: "failed launch",
 }
-_LASTING_ERRORS = {
-    700: "700 of CUDA (illegal memory access)",
-    702: "702 of CUDA (timeout)",
-    710: "710 of CUDA (assertion)",
-    715: "715 of CUDA (illegal instruction)",
-    716: "716 of CUDA (misaligned address)",
-    718: "718 of CUDA (invalid program counter)",
-    719: "719 of CUDA (failed launch)",
-}
+_OF_LAUNCHES = {9, 98, 209, 222, 701}
+"""The errors that other calls return to programs that only ask."""
 
 BULK: dict[str, Mapping[str, int | None]] = {
     _CALLS: _CALL,
@@ -125,29 +118,30 @@ def read_calls(export: NsysExport) -> tuple[IntColumns, list[Loss]]:
     if table is None:
         return _no_columns(*_CALL), []
     table.require("nameId")
-    columns = table.read_bulk(_CALL)
-    columns.odd.pop("returnValue", None)
-    return with_odd_fields(columns, Subject.CALL)
+    return with_odd_fields(table.read_bulk(_CALL), Subject.CALL)
 
 
-def failed_calls(columns: IntColumns, called: Ints, texts: NDArray[np.object_]) -> list[Loss]:
-    """Count the calls of the program that did no work, by their error.
+def failed_calls(export: NsysExport, names: Ints, kernels: int) -> list[Loss]:
+    """Count the calls that did no work, by their error, in an export with fewer kernels than launches.
 
-    ``columns`` are those of the calls, and ``called`` the numbers of their names in ``texts``.
+    ``names`` are the ids of the names of all calls.
     """
-    failed = np.flatnonzero(columns["returnValue"])
-    if not len(failed):
+    texts = export.strings(distinct(names))
+    launches = [number for number, text in texts.items() if "Launch" in text]
+    table = export.table(_CALLS)
+    if table is None or np.count_nonzero(np.isin(names, launches)) <= kernels:
         return []
-    launches = {number for number, text in enumerate(texts) if text is not None and "Launch" in text}
-    is_launch = np.isin(called, [*launches])
+    columns = table.read_bulk({"nameId": NO_ID, "returnValue": 0}).integers
+    is_launch = np.isin(columns["nameId"], launches)
     failures: list[Loss] = []
-    for subject, rows, errors in (
-        (Subject.LAUNCH, is_launch, _LAUNCH_ERRORS | _LASTING_ERRORS),
-        (Subject.CALL, ~is_launch, _LASTING_ERRORS),
-    ):
-        returned = columns["returnValue"][failed[rows[failed]]]
-        counts = {detail: np.count_nonzero(returned == code) for code, detail in errors.items()}
-        failures += losses(LossKind.FAILED, subject, counts, int(np.count_nonzero(rows)))
+    for subject, rows in ((Subject.LAUNCH, is_launch), (Subject.CALL, ~is_launch)):
+        returned = columns["returnValue"][rows]
+        counts = {
+            f"{code} of CUDA ({text})": np.count_nonzero(returned == code)
+            for code, text in _ERRORS.items()
+            if subject is Subject.LAUNCH or code not in _OF_LAUNCHES
+        }
+        failures += losses(LossKind.FAILED, subject, counts, len(returned))
     return failures
 
 

@@ -48,6 +48,7 @@ def _timeline(export: NsysExport) -> Timeline:
     calls, lost_calls = read_calls(export)
     process = _only_process(calls["globalTid"])
     gpu, lost_kernels = read_kernels(export, process)
+    lost_calls += failed_calls(export, calls["nameId"], len(gpu["start"]))
     used = (gpu["demangledName"], calls["nameId"], *([events.columns["textId"]] if events else []))
     ids = np.concatenate([distinct(column) for column in used])
     strings = StringTable()
@@ -66,13 +67,11 @@ def _timeline(export: NsysExport) -> Timeline:
     mpi_calls, mpi_operations, lost_mpi = read_mpi(export, strings)
     os_calls, lost_system = read_os_calls(export, strings)
     samples, lost_samples = read_device_samples(export, strings)
-    texts = strings.array()
-    failed = failed_calls(calls, called, texts)
-    all_calls = api_calls(calls, called)
+    texts, all_calls = strings.array(), api_calls(calls, called)
     waits, lost_waits = read_synchronizations(export, all_calls, texts, process)
     unnamed = [*_name_losses(names, Subject.KERNEL), *_name_losses(called, Subject.CALL)]
     lost = [*lost_kernels, *lost_memory, *lost_graphs, *lost_calls, *lost_ranges, *lost_waits, *lost_mpi]
-    lost += [*lost_system, *lost_samples, *unnamed, *failed]
+    lost += [*lost_system, *lost_samples, *unnamed]
     unread = export.unread()
     lost += losses(LossKind.TABLE, Subject.CAPTURE, {", ".join(unread): len(unread)})
     # Without kernels, the processes that called the GPU's API are those of the rank.

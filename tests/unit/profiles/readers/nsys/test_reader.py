@@ -339,10 +339,10 @@ def test_launches_that_failed_are_no_launches_whose_kernels_are_lost(tmp_path: P
     change(
         path,
         *generated_exports.SCHEMA.strip().split(";")[:-1],
-        *(f"INSERT INTO StringIds VALUES ({i}, '{name}')" for i, (_, _, name) in enumerate(calls, 1)),
+        *(f"INSERT INTO StringIds VALUES ({i}, '{name}')" for i, (_, _, name) in enumerate(calls, 101)),
         *(
             f"INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES ({at}, {at + 1}, 0, 1, {i}, {i}, {code})"
-            for i, (at, code, _) in enumerate(calls, 1)
+            for i, (at, code, _) in enumerate(calls, 101)
         ),
     )
     timeline = read(path)
