@@ -27,6 +27,8 @@ _USUAL_PARAMETERS = np.log([4_500.0, 0.05])
 """Logarithms of the usual latency of a hop in ns, and of the usual ns per byte."""
 _USUAL_SPREAD = np.array([0.82, 1.27])
 """Their standard deviations: 90 % are 1 µs (NCCL's LL in a node) to 20 µs (TCP), 2 to 200 GB/s (NVLink)."""
+_MOST_UNUSUAL = 2.5
+"""Maximum distance of a latency from the usual one, in standard deviations, that tells an algorithm."""
 _OTHER_SPREAD = 0.5
 """Standard deviation of the logarithms of latency and bandwidth between operations on the same network."""
 _SHARES = 1 / (1 + np.exp(-np.linspace(-12, 12, 961)))
@@ -175,9 +177,11 @@ def fit_run_network(
             sum(segment.time(op, row.bytes, round(growth * row.ranks)) for row in rows[op])
             for segment in possible
         )
-        # Times on one number of ranks do not tell the algorithm: the usual ranges are too wide for that.
-        several = len({row.ranks for row in rows[op]}) > 1
-        odds = chances[1] / max(chances[0], 1e-300) if several else _RING_SHARE / (1 - _RING_SHARE)
+        # Times on one number of ranks tell the algorithm only where its latency is a usual one.
+        odds = chances[1] / max(chances[0], 1e-300)
+        distance = np.log(possible[1].latency) - _USUAL_PARAMETERS[0]
+        if distance > _MOST_UNUSUAL * _USUAL_SPREAD[0] and len({row.ranks for row in rows[op]}) == 1:
+            odds = _RING_SHARE / (1 - _RING_SHARE)
         odds /= max(ring_ns / tree_ns, 1.0)
         segments[op] = [possible[int(odds > ring * (1 + odds))]]
         source = "run" if _moments(fits)[1][0] < _OTHER_SPREAD**2 else source

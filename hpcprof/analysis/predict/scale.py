@@ -251,9 +251,7 @@ class Predictor:
         """
         self._check(ranks)
         generator = np.random.default_rng(1)
-        base, growth = self._base, ranks / self.ranks
-        network = self._network(self.unit, 0.5, 0.5, growth)
-        model = replace(base, compute=self._factors(ranks, scaling), network=network)
+        base, model = self._base, replace(self._base, compute=self._factors(ranks, scaling))
         parts = self._parts(model, ranks, scaling)
         replayed, total_ns = self._replay(self._recorded, self.ranks, scaling), sum(parts.values())
         exact = self._replay(self._recorded, self.ranks, scaling, recorded=True)

@@ -225,6 +225,9 @@ def test_a_slow_network_does_not_tell_a_ring(latency: float) -> None:
     # Hops of milliseconds are far from the usual ones by a tree and by a ring.
     rows = [Sample("Send", 4096, 2, 4 * latency), Sample("AllReduce", 8, 4, 4 * latency)]
     assert fit_run_network(rows).time("AllReduce", 8, 32) == pytest.approx(10 * latency, rel=1e-3)
+    # An all-to-all that takes as long does not tell one either: its latency is the usual one, by assumption.
+    rows = [Sample("AlltoAll", 1.6e6, 4, 1.5e7), Sample("AllReduce", 8, 4, 4 * latency)]
+    assert fit_run_network(rows).segments["AllReduce"][0].algorithm == "tree"
 
 
 @pytest.mark.parametrize(
