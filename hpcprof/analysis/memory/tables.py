@@ -363,7 +363,7 @@ def _place_rows(looked: Sequence[_Looked]) -> Iterator[dict[str, Any]]:
         total = sum(memory_in_use.bytes for memory_in_use in view.held.values()) or 1
         places = sorted(
             {*view.held, *differs},
-            key=lambda place: (-_memory_of_place(view, place).bytes, -abs(differs.get(place, 0))),
+            key=lambda place: (-_memory_of_place(view, place).bytes, -abs(differs.get(place, 0)), place),
         )
         largest, smaller = places[:_MOST_PLACES], places[_MOST_PLACES:]
         small_places: dict[str, list[Purpose]] = defaultdict(list)

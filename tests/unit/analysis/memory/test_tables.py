@@ -61,6 +61,10 @@ def test_a_failure_has_what_was_asked_and_what_held_the_rest(leak: Rows) -> None
     # All of it, with what is not PyTorch's, is what the GPU does not have free.
     assert sum(row["bytes"] for row in own) == failed["capacity_bytes"] - failed["free_bytes"]
     assert sum(row["share_pct"] for row in own) == pytest.approx(100, abs=0.1)
+    # Equal amounts come in the order of their names, whatever the hashes of these are.
+    alike = [[row for row in own if row["bytes"] == size] for size in {row["bytes"] for row in own}]
+    named = [[(row["kind"], row["module"], row["line"]) for row in rows if row["line"]] for rows in alike]
+    assert named == [*map(sorted, named)] and max(map(len, named)) > 1
     first = own[0]
     assert (first["line"], first["bytes"], first["difference_bytes"]) == (
         "demo/train.py:26 remember",
