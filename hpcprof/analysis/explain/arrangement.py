@@ -226,9 +226,9 @@ def order_findings(
 
     ``kinds`` has the kind of each step where there are several.
 
-    No finding saves more than a step. Its upper bound may, since a step takes longer on a slower host. The
-    most costly come first, where one of low confidence counts with the lower bound of its saving, and those
-    without an estimate come last. A finding that needs another one for its saving comes after it.
+    No finding saves more than a step. The most costly come first, where one of low confidence counts with the
+    lower bound of its saving, and findings without an estimate come last. A finding that needs another one
+    for its saving comes after it.
     """
 
     def of_step(finding: Finding) -> Finding:
@@ -240,9 +240,15 @@ def order_findings(
         )
         if finding.saving_ns is None or elapsed is None:
             return replace(finding, share_pct=None, kind=kind)
-        saving, low = (min(each, elapsed) for each in (finding.saving_ns, finding.saving_low_ns or 0))
+        low, high = (
+            None if bound is None else min(bound, elapsed)
+            for bound in (finding.saving_low_ns, finding.saving_high_ns)
+        )
+        saving = min(finding.saving_ns, elapsed)
         share = round(100 * saving / elapsed, 3)
-        return replace(finding, saving_ns=saving, saving_low_ns=low, share_pct=share, kind=kind)
+        return replace(
+            finding, saving_ns=saving, saving_low_ns=low, saving_high_ns=high, share_pct=share, kind=kind
+        )
 
     placed = [item.changed(of_step) if elapsed else item for item in findings]
 
