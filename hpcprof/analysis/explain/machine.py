@@ -85,8 +85,8 @@ def slow_files(files: pd.DataFrame) -> Finding | None:
     patterns = [(worst, *words) for words in (first, *_file_patterns(worst, *inner))]
     if chosen in waits:
         wait = waits[chosen]
-        calls = f"collective calls on {wait['file']}"
-        text = f"the other ranks wait {wait['wait_s']:.3g} s for rank {wait['late_rank']:.0f} in {calls}"
+        last, calls = f"rank {wait['late_rank']:.0f}", f"collective calls on {wait['file']}"
+        text = f"the other ranks wait {wait['wait_s']:.3g} s in all for {last} in {calls}"
         patterns.append((wait, "wait_s", text, "Divide what is read and written among all ranks."))
     evidence = [(Evidence(FILES, None, column, row[column]), text) for row, column, text, _ in patterns]
     remedy = " ".join(filter(None, (advice for *_, advice in patterns))) or cause_of(Cause.SLOW_IO).remedy

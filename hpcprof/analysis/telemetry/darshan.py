@@ -147,13 +147,13 @@ def _rank_of(rank: int, log: DarshanLog, logs: Sequence[NamedLog]) -> int | None
 def _file_rows(logs: Sequence[NamedLog]) -> Iterator[dict[str, Any]]:
     """Yield the files that took most time, and the others of each module as one row."""
     table: list[dict[str, Any]] = []
-    for name, log in logs:
+    for entry in logs:
         by_file: dict[tuple[int, str], list[FileRecord]] = defaultdict(list)
-        for record in log.records:
+        for record in entry.log.records:
             by_file[record.file, record.module].append(record)
         for (file, module), records in by_file.items():
-            path, kind = log.files[file], log.file_system(file)
-            table.append(_file_row(name, path or "(unnamed)", kind, module, log, records))
+            below = by_file.get((file, "POSIX"), [])
+            table.append(_file_row(entry, file, module, records, below))
     table.sort(key=lambda row: (-_seconds(row), -row["read_bytes"] - row["written_bytes"]))
     yield from table[:_MOST_FILES]
     smaller_files: dict[str, list[dict[str, Any]]] = defaultdict(list)
@@ -172,19 +172,22 @@ def _file_rows(logs: Sequence[NamedLog]) -> Iterator[dict[str, Any]]:
 
 
 def _file_row(
-    name: str, path: str, kind: str, module: str, log: DarshanLog, records: Sequence[FileRecord]
+    entry: NamedLog, file: int, module: str, records: Sequence[FileRecord], below: Sequence[FileRecord]
 ) -> dict[str, Any]:
-    sums = _sums(records)
+    (name, log), sums = entry, _sums(records)
     shared = next((record for record in records if record.rank == _SHARED_RANK), None)
     each = {record.rank: record.read_s + record.write_s + record.meta_s for record in records}
     slowest = max(each, key=lambda rank: each[rank])
     rank, slowest_s = (shared.slowest_rank, shared.slowest_s) if shared else (slowest, each[slowest])
     is_known = slowest_s > 0 and rank >= 0
-    wait_s = _seconds(sums) - log.ranks * shared.late_s if shared and shared.late_rank >= 0 else 0.0
+    wait_s = 0.0
+    if shared and shared.late_rank >= 0:
+        # The time of the file in POSIX (``below``) is no waiting, whichever rank has least of it.
+        wait_s = _seconds(sums) - max(log.ranks * shared.late_s, _seconds(_sums(below)))
     return {
         "log": name,
-        "file": path,
-        "file_system": kind,
+        "file": log.files[file] or "(unnamed)",
+        "file_system": log.file_system(file),
         "module": module,
         "ranks": log.ranks if shared else len(each),
         **sums,

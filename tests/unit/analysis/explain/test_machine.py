@@ -218,7 +218,7 @@ def test_waits_in_collective_calls_are_time_of_the_file_that_the_last_rank_used_
         "POSIX of /scratch/own.3",
         "files take 70.0 % of the time of all ranks",
         "1,000 calls move 4.096 kB each on average",
-        "the other ranks wait 16 s for rank 3 in collective calls on /scratch/out.h5",
+        "the other ranks wait 16 s in all for rank 3 in collective calls on /scratch/out.h5",
     )
     # If the last rank used no file that long, it was late for another reason: that is no time of files.
     assert told(shared, own | {"write_s": 1.0, "share_pct": 2.5}) == (

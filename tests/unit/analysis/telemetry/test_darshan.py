@@ -114,9 +114,13 @@ def test_logs_of_several_jobs_are_not_told_as_one() -> None:
 
 
 def test_ranks_wait_in_a_file_for_the_one_with_least_time_in_collective_calls() -> None:
-    shared = msgspec.structs.replace(record(0, -1, 160, 9.0), late_rank=1, late_s=1.5)
+    shared = msgspec.structs.replace(record(0, -1, 160, 9.0), module="MPI-IO", late_rank=1, late_s=1.5)
     (row,) = tables(log(records=[shared]))["darshan_files"]
     assert (row["late_rank"], row["wait_s"]) == (1, 9.0 - 2 * 1.5)
+    # Collective writes that do not interleave are independent: the rank with least time then is the quickest.
+    for posix_s, wait_s, late_rank in ((2.0, 6.0, 1), (7.0, 2.0, 1), (9.0, None, None)):
+        row = tables(log(records=[shared, record(0, -1, 160, posix_s)]))["darshan_files"][0]
+        assert (row["wait_s"], row["late_rank"]) == (wait_s, late_rank)
 
 
 @pytest.mark.parametrize(("more", "late_rank"), [({}, 3), ({"INDEP_WRITES": 1}, -1), ({"COLL_OPENS": 0}, -1)])
