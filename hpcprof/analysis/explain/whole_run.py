@@ -201,13 +201,15 @@ def unexplained_idle(
 ) -> Iterator[NotJudged]:
     """Yield how long the GPU is idle in a step of ``wall`` ns, if no finding explains most of that.
 
-    ``uncertain`` are the causes that may explain it, the costliest first.
+    ``uncertain`` are the causes that may have findings with more steps, the costliest first: the first one of
+    the host may explain it.
     """
     idle = float(account["idle_ns"].astype(float).median()) if len(account) else 0.0
     if idle - sum(item.saving_ns or 0 for item in findings) >= _MIN_IDLE_SHARE * wall:
         reason = "and no replay shortens that (--analysis idle_causes)"
-        if uncertain:
-            reason = f"perhaps for {find_cause(uncertain[0].what).title}: {uncertain[0].reason}"
+        host_causes = [item for item in uncertain if find_cause(item.what).is_of_host]
+        if host_causes:
+            reason = f"perhaps for {find_cause(host_causes[0].what).title}: {host_causes[0].reason}"
         yield NotJudged(IDLE, f"the GPU is idle for {_of_step(idle, wall)}, {reason}")
 
 
@@ -226,11 +228,13 @@ def moving_pages(breakdown: pd.DataFrame, copies: pd.DataFrame) -> Iterator[NotJ
         if times["exposed_mem_ns"] < _MAIN_SHARE * float(copies["total_ns"].astype(float).sum()):
             remedy = "and kernels that need them wait: cudaMemPrefetchAsync moves them before"
         else:
+            remedy = "while no kernel runs"
             back = moved[moved["operation"].str.contains(_PAGES_TO_HOST)]["total_ns"].astype(float).sum()
-            remedy = (
-                f"while no kernel runs, for {format_ns(float(back))} of it to the host: where it waits for "
-                "them, cudaMemPrefetchAsync to the host moves them in larger pieces"
-            )
+            if back:
+                remedy += (
+                    f", for {format_ns(float(back))} of it to the host: where it waits for them, "
+                    "cudaMemPrefetchAsync to the host moves them in larger pieces"
+                )
         yield NotJudged(
             PAGES,
             f"the driver moves pages of unified memory for {format_ns(time)} of the capture "

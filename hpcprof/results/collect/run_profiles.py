@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 
 from hpcprof.common.errors import DamagedInput, UsageError
@@ -70,20 +71,23 @@ def foreign_files(run: Run) -> list[str]:
     """Return a sentence for each file of another tool beside the profiles of a whole folder.
 
     JSON files are left out: a trace for viewers may lie beside each profile. One sentence is about the
-    folders below that have profiles too.
+    folders below that have profiles too, unless they have many files, such as data of the program.
     """
     if run.manifest is not None or run.files is not None or not is_folder(run.path):
         return []
-    profiles = {*profiles_of(run)}
-    files = (
-        file for file in sorted(run.path.iterdir()) if ".json" not in file.suffixes and file not in profiles
-    )
+    profiles, entries = {*profiles_of(run)}, sorted(run.path.iterdir())
+    files = (file for file in entries if ".json" not in file.suffixes and file not in profiles)
     kinds = ((file.name, foreign_kind(file)) for file in files)
     sentences = [f"{name} is left out: it is {kind}." for name, kind in kinds if kind]
-    folders = [path for path in sorted(run.path.iterdir()) if path.is_dir() and path.name != "profiles"]
     # Files inside a profile that is a folder belong to it.
-    folders = [path for path in folders if not (path.name.startswith(".") or is_profile_folder(path))]
-    if profiles and (below := [item.path for folder in folders for item in runs_below(folder)]):
+    folders = [
+        path for path in entries if is_folder(path) and not (path.is_symlink() or is_profile_folder(path))
+    ]
+    folders = [path for path in folders if path.name != "profiles" and not path.name.startswith(".")]
+    files_below = accumulate(1 + len(names) for folder in folders for *_, names in os.walk(folder))
+    if not profiles or any(count > _MOST_FILES_BELOW for count in files_below):
+        return sentences
+    if below := [item.path for folder in folders for item in runs_below(folder)]:
         also = f" and {counted(len(below) - 1, 'more run')}" if len(below) > 1 else ""
         place = below[0].relative_to(run.path)
         sentences.append(f"profiles below {run.path} are left out: open {place}{also} by name.")
@@ -244,6 +248,8 @@ _FOLDER_MOMENT = re.compile("_".join([r"(\d{4})", *[r"(\d\d)"] * 5]))
 
 _SECONDS = (31 * 12 * 86_400, 31 * 86_400, 86_400, 3_600, 60, 1)
 
+_MOST_FILES_BELOW = 5_000
+"""Maximum number of files below a folder of profiles for a search for more profiles there."""
 _MAX_APART_S = 60
 """Maximum time between the moments of folders of one job, in seconds."""
 

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hpcprof.common.errors import HpcprofError
+from hpcprof.results.collect import run_profiles
 from hpcprof.results.collect.collection import collect
 from hpcprof.results.collect.run_memory import snapshots_of
 from hpcprof.results.collect.run_profiles import (
@@ -42,15 +43,21 @@ def test_profiles_that_end_as_files_of_other_tools_do_are_not_left_out(tmp_path:
     assert foreign_files(Run("a-1", tmp_path)) == []
 
 
-def test_profiles_below_a_folder_of_profiles_are_named(tmp_path: Path) -> None:
+def test_profiles_below_a_folder_of_profiles_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     columns = {"rank": [0], "step": [0], "name": ["gemm"], "kind": ["compute"]}
     table = pa.table({**columns, "start_ns": [0], "duration_ns": [5]})
     for place in ("", "notes/deep", "old", ".hidden"):
         (tmp_path / place).mkdir(parents=True, exist_ok=True)
         pq.write_table(table, tmp_path / place / "jobs.parquet")
+    (tmp_path / "again").symlink_to(tmp_path)
     assert foreign_files(Run("a-1", tmp_path)) == [
         f"profiles below {tmp_path} are left out: open notes/deep and 1 more run by name."
     ]
+    # The search reads the first bytes of many files: folders of data are not searched.
+    monkeypatch.setattr(run_profiles, "_MOST_FILES_BELOW", 3)
+    assert foreign_files(Run("a-1", tmp_path)) == []
 
 
 def test_folders_of_darshan_logs_are_runs_beside_folders_of_profiles(tmp_path: Path) -> None:
