@@ -63,7 +63,7 @@ class StepLine(msgspec.Struct, frozen=True):
     """The peaks of PyTorch's allocator so far, of the rank's fullest GPU; 0 if it uses none."""
     items: Count = 0
     """The number of tokens or samples, as ``item`` says, that the program has counted so far."""
-    item: str = ""
+    item: Any = ""
     long: Any = ()
     """The numbers and times, in ns, of the steps that take a quarter longer than the median, at most 16."""
 
@@ -266,10 +266,10 @@ def parsed_line(line: str | bytes) -> StepLine | None:
         step_line = from_json(line, StepLine)
     except msgspec.DecodeError:
         return None
-    if not (step_line.item or step_line.long):
+    if (step_line.item, step_line.long) == ("", ()):
         return step_line
-    long = _long_steps(step_line.long, step_line)
-    return msgspec.structs.replace(step_line, item=step_line.item[:_LONGEST_ITEM], long=long)
+    item, long = str(step_line.item)[:_LONGEST_ITEM], _long_steps(step_line.long, step_line)
+    return msgspec.structs.replace(step_line, item=item, long=long)
 
 
 def _long_steps(value: Any, line: StepLine) -> tuple[tuple[int, int], ...]:

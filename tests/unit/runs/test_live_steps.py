@@ -327,6 +327,8 @@ def test_lines_may_say_how_many_tokens_were_counted(run: Run) -> None:
     _write(run, 0, _line(3) + _line(7).replace("}", ', "items": 40, "item": "token"}'))
     before, after = read_live_steps(run)[0]
     assert (before.items, before.item, after.items, after.item) == (0, "", 40, "token")
+    _write(run, 1, _line(3).replace("}", ', "items": 40, "item": 512}'))
+    assert read_live_steps(run)[1][-1].item == "512"
 
 
 @pytest.mark.parametrize(
@@ -341,6 +343,9 @@ def test_lines_may_say_how_many_tokens_were_counted(run: Run) -> None:
         ("[[7]]", ()),
         ("[7]", ()),
         ("7", ()),
+        ("0", ()),
+        ("null", ()),
+        ('""', ()),
     ],
 )
 def test_a_line_has_the_long_ones_of_its_steps(run: Run, long: str, known: tuple[object, ...]) -> None:
