@@ -73,7 +73,7 @@ def format_bytes(size: float) -> str:
 
 def format_duration(seconds: float) -> str:
     """Return a time that people wait for: ``"0.4 s"``, ``"45 s"``, ``"3 min 10 s"``, ``"2 h 5 min"``."""
-    if 0 < seconds < 0.5:
+    if 1e-4 <= seconds <= 0.5:
         return f"{seconds:.1g} s"
     minutes, remainder = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)

@@ -43,9 +43,11 @@ def test_many_ranks_are_named_as_spans_and_those_of_further_spans_counted() -> N
 
 
 def test_a_time_that_people_wait_for_has_its_two_largest_units() -> None:
-    assert [format_duration(s) for s in (0, 0.37, 59.6, 190, 7500)] == [
+    assert [format_duration(s) for s in (0, 1e-5, 0.37, 0.5, 59.6, 190, 7500)] == [
+        "0 s",
         "0 s",
         "0.4 s",
+        "0.5 s",
         "1 min 0 s",
         "3 min 10 s",
         "2 h 5 min",
