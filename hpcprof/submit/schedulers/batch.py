@@ -123,10 +123,12 @@ class BatchClient(SchedulerClient):
                 raise SchedulerError(f"{job}, is unknown to the scheduler.")
             if record.state is JobState.UNKNOWN and record.submitted_seconds is None:
                 raise SchedulerError(f"{job}: {record.reason}")
-            if record.state.ended and record.state is not JobState.COMPLETED:
+            if record.state.ended and record.state is not JobState.COMPLETED and not record.preempted:
                 how = f"{record.state.value} {record.reason}".strip()
                 raise SchedulerError(f"{job}, has not succeeded: {how}.")
-        awaited = [job_id for job_id in job_ids if not records[job_id].state.ended]
+        awaited = [
+            job_id for job_id in job_ids if not records[job_id].state.ended or records[job_id].preempted
+        ]
         self.scheduler.check_awaited(awaited)
         return awaited
 

@@ -109,3 +109,8 @@ def test_a_job_whose_node_is_out_of_reach_is_cancelled_and_one_that_is_not_liste
     else:
         BatchClient(scheduler).cancel(run)
     assert bool(scheduler.cancelled) == (seconds is not None)
+
+
+def test_a_job_waits_for_a_preempted_one_of_a_plug_in_that_runs_again() -> None:
+    client = BatchClient(Listing(Record(JobState.CANCELLED, preempted=True)))
+    assert client.unfinished(["7"]) == ["7"]
