@@ -19,7 +19,8 @@ from hpcprof.common.decode import open_regular
 from hpcprof.common.errors import UsageError
 from hpcprof.common.masking import masked_command
 from hpcprof.common.yaml_file import read_document
-from hpcprof.node.program_words import ENGINES, LAUNCHERS, PYTHON, Command, commands, launcher_of, module_of
+from hpcprof.node import program_words
+from hpcprof.node.program_words import LAUNCHERS, PYTHON, Command, commands, launcher_of, module_of
 from hpcprof.runs.job import Job
 from hpcprof.runs.job_name import launcher_options
 from hpcprof.submit.sites.model import Site
@@ -163,10 +164,17 @@ def scripts_of(job: Job) -> Iterator[tuple[str, str]]:
 
 
 def words_of_runners(job: Job) -> int:
-    """Return the number of words of a job's command before the one that runners outside images run."""
-    chains = [command.before for command in commands(job.arguments, job.directory)]
-    words = max((chain for chain in chains if [*chain] == job.arguments[: len(chain)]), key=len, default=())
-    return 0 if job.workload or ENGINES.intersection(words) else len(words)
+    """Return the number of words of a job's command before the one that runners outside images run.
+
+    It is 0 if that may not be a program: the value of an option, or a file as in ``uv run train.py``.
+    """
+    before: tuple[str, ...] = ()
+    for command in commands(job.arguments, job.directory) if job.workload is None else ():
+        word = command.words[0]
+        is_program = "/" in word or program_words.SHELL.fullmatch(word) or PYTHON.fullmatch(word)
+        if is_program and [*command.before, *command.words] == job.arguments:
+            before = command.before
+    return 0 if program_words.ENGINES.intersection(before) else len(before)
 
 
 def launcher_remarks(job: Job, site: Site) -> list[str]:

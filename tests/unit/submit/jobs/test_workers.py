@@ -243,7 +243,10 @@ def test_workers_within_one_rank_are_told_with_what_to_do(
     ("command", "count"),
     [
         ("conda run -n env ./train.sh", 4),
-        ("env A=b uv run train.py", 4),
+        ("env A=b conda run -n env bash train.sh", 6),
+        ("env A=b uv run train.py", 0),
+        ("uv run -m train", 0),
+        ("vtune -collect hotspots -- ./train.sh", 0),
         ("./train.sh env", 0),
         ("bash -c 'conda run -n env ./train.sh'", 0),
         ("conda run -n env apptainer exec image ./train.sh", 0),
