@@ -32,9 +32,7 @@ _MAX_OUTPUT_BYTES = 32 << 20
 _NO_CONNECTION = 255
 _NOT_FOUND_CODES = (126, 127)
 _OPTIONS = ("-T", "-o", "RemoteCommand=none", "-o", "ServerAliveInterval=15")
-_SHARED_CONNECTION = (
-    *("-o", "ControlMaster=auto", "-o", "ControlPath=~/.ssh/hpcprof-%C", "-o", "ControlPersist=10m"),
-)
+_SHARED_CONNECTION = ("-oControlMaster=auto", "-oControlPath=~/.ssh/hpcprof-%C", "-oControlPersist=10m")
 _MARK = "hpcprof-begins"
 """The line after what the start-up files of the user's shell print, such as a greeting."""
 
