@@ -8,12 +8,12 @@ Files that are named alone are a run of their own, unless they are all that the 
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 
-from hpcprof.common.errors import DamagedInput, UsageError
+from hpcprof.common.errors import DamagedInput, HpcprofError, UsageError
 from hpcprof.common.paths import from_root, is_folder
 from hpcprof.common.units import counted
 from hpcprof.profiles.compressed import Unpacked, reader_of_compressed, unpacking
@@ -87,7 +87,12 @@ def foreign_files(run: Run) -> list[str]:
     files_below = accumulate(1 + len(names) for folder in folders for *_, names in os.walk(folder))
     if not profiles or any(count > _MOST_FILES_BELOW for count in files_below):
         return sentences
-    if below := [item.path for folder in folders for item in runs_below(folder)]:
+    below: list[Path] = []
+    for folder in folders:
+        # A damaged run among them is no reason to read no profiles here.
+        with suppress(HpcprofError):
+            below += [item.path for item in runs_below(folder)]
+    if below:
         also = f" and {counted(len(below) - 1, 'more run')}" if len(below) > 1 else ""
         place = below[0].relative_to(run.path)
         sentences.append(f"profiles below {run.path} are left out: open {place}{also} by name.")

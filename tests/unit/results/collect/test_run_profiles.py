@@ -52,6 +52,8 @@ def test_profiles_below_a_folder_of_profiles_are_named(
         (tmp_path / place).mkdir(parents=True, exist_ok=True)
         pq.write_table(table, tmp_path / place / "jobs.parquet")
     (tmp_path / "again").symlink_to(tmp_path)
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged/run.json").write_text("{")
     assert foreign_files(Run("a-1", tmp_path)) == [
         f"profiles below {tmp_path} are left out: open notes/deep and 1 more run by name."
     ]
