@@ -232,8 +232,8 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     )
     doubts += [*slow_hosts(built.graph, slow), *uncertain, *map(rare_steps, rare)]
     pipeline, loose = built.graph.is_pipeline, built.loose_ranks
-    if is_mpi and scene.mpi:
-        waiting = unexplained_in_mpi(scene.mpi.part, built.graph.steps, findings, elapsed)
+    if is_mpi:
+        waiting = unexplained_in_mpi(built.graph, weights, findings, elapsed)
     else:
         waiting = unexplained_waiting(inputs, findings, elapsed, pipeline, loose, once)
     quiet = is_mpi or replay.recorded is not None

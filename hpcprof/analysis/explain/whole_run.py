@@ -29,15 +29,16 @@ from hpcprof.analysis.explain.explanation import (
 from hpcprof.analysis.explain.findings import estimated_finding
 from hpcprof.analysis.explain.inputs import ExplainInputs
 from hpcprof.analysis.explain.intervals import MODEL_SHARE, half_width
-from hpcprof.analysis.explain.mpi_part import MpiPart
 from hpcprof.analysis.explain.replay import Replay
+from hpcprof.analysis.explain.run_graph import RunGraph
 from hpcprof.analysis.explain.step_series import Pause, drift, named_steps, spikes_and_pauses
+from hpcprof.analysis.statistics.grouped import sums
 from hpcprof.analysis.steps.capture_losses import MIGRATION
 from hpcprof.analysis.steps.run_step import PARTS, StepSeries, step_series, whole_steps
 from hpcprof.analysis.steps.wall_time import step_intervals
 from hpcprof.common.units import counted, format_bytes, format_ns, named_ranks
 from hpcprof.profiles.losses import LossKind, sum_losses
-from hpcprof.profiles.timeline import Category, Mask, Timeline
+from hpcprof.profiles.timeline import Category, Floats, Mask, Timeline
 from hpcprof.runs.step_time import single_long_steps
 
 _MIN_COPYING_PCT = 20.0
@@ -88,6 +89,7 @@ _WAVEFRONT = (
 )
 """The reason why ranks of a balanced wavefront wait."""
 
+_UNEXPLAINED = "No cause that was judged explains most of that"
 _SCHEDULE = (
     "No slow rank or stage explains most of that; the schedule of the pipeline does. The saving of "
     "more microbatches or of an interleaved schedule is not predicted"
@@ -183,12 +185,18 @@ def unexplained_waiting(
 
 
 def unexplained_in_mpi(
-    part: MpiPart, steps: int, findings: Sequence[Finding], wall: float
+    graph: RunGraph, weights: Floats | None, findings: Sequence[Finding], wall: float
 ) -> Iterator[NotJudged]:
-    """Yield how long ranks wait in MPI in a step of ``wall`` ns, if much of that has no finding."""
-    mean = float(part.wait.sum()) / steps / part.ranks
+    """Yield how long ranks wait in MPI in a step of ``wall`` ns, if much of that has no finding.
+
+    ``weights`` are those of the steps in ``wall``, None if all count alike.
+    """
+    if graph.mpi is None:
+        return
+    waits = sums(graph.calls.step, graph.mpi.wait, graph.steps)
+    mean = float(np.average(waits, weights=weights)) / graph.mpi.ranks
     if mean - sum(item.saving_ns or 0 for item in findings) >= _MIN_IDLE_SHARE * wall:
-        reason = _WAVEFRONT if part.is_pipeline else "No rank is late in each step (--analysis mpi_delays)"
+        reason = _WAVEFRONT if graph.mpi.is_pipeline else f"{_UNEXPLAINED} (--analysis mpi_delays)"
         yield NotJudged(WAITING, f"on average a rank waits {_of_step(mean, wall)} for others. {reason}")
 
 
@@ -304,7 +312,7 @@ def _waiting_reason(inputs: ExplainInputs, findings: Sequence[Finding], pipeline
         return f"Why is unknown: the clocks of {counted(loose, 'rank')} cannot be aligned"
     slowest = next((item for item in findings if item.cause == Cause.PIPELINE_BUBBLE), None)
     if not pipeline:
-        return f"No cause that was judged explains most of that{_last_to_arrive(inputs.arrivals())}"
+        return f"{_UNEXPLAINED}{_last_to_arrive(inputs.arrivals())}"
     if slowest is None:
         return _SCHEDULE
     stage, saved = named_ranks(slowest.ranks, _MAX_NAMED), format_ns(slowest.saving_ns or 0)

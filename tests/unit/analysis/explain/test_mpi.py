@@ -18,8 +18,9 @@ from hpcprof.analysis.explain.changes import parse_changes
 from hpcprof.analysis.explain.explain import explain_run
 from hpcprof.analysis.explain.explanation import WAITING
 from hpcprof.analysis.explain.findings import estimated_finding
+from hpcprof.analysis.explain.replayable import Replayable, replayable
 from hpcprof.analysis.explain.whatif import predict
-from hpcprof.analysis.explain.whole_run import is_held_up
+from hpcprof.analysis.explain.whole_run import is_held_up, unexplained_in_mpi
 from hpcprof.analysis.framework.outcome import analyze_rank
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.analysis.steps.step_ranges import no_steps
@@ -487,6 +488,20 @@ def test_what_ranks_of_a_balanced_wavefront_wait_is_said_without_a_price(body: B
         re.match(r"on average a rank waits .* of a step \((27|33) %\) for others", text) for text in said
     )
     assert all("smaller blocks" in text for text in said)
+
+
+def test_waits_for_a_rank_that_took_long_once_are_none_of_each_step() -> None:
+    def body(rank: int, step: int) -> Actions:
+        yield work(6 * MS * uneven(rank, step) + (60 * MS if (rank, step) == (1, 5) else 0))
+        yield allreduce()
+
+    built = replayable(simulate(RANKS, STEPS, body).inputs())
+    assert isinstance(built, Replayable)
+    usual = np.ones(built.graph.steps)
+    usual[5] = 0
+    (all_steps,) = unexplained_in_mpi(built.graph, None, [], 6 * MS)
+    assert "No cause that was judged explains most of that (--analysis mpi_delays)" in all_steps.reason
+    assert not [*unexplained_in_mpi(built.graph, usual, [], 6 * MS)]
 
 
 def test_a_capture_without_steps_is_explained_as_one() -> None:
