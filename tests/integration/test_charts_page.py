@@ -130,7 +130,7 @@ def test_charts_are_drawn_at_any_width_and_names_are_only_text(browser: Browser,
         "instances": [4, 5],
         "total_ns": [7_000_000, 5_000_000],
     }
-    phases: dict[str, list[Any]] = {name: [7_000_000, 7_000_000] for name in ("p50_ns", "p95_ns")}
+    phases: dict[str, list[Any]] = {name: [7_000_000, 7_000_000] for name in ("p50_ns", "p95_ns", "mean_ns")}
     phases |= {"rank": [0, 1], "phase": [HOSTILE, HOSTILE], "steps": [9, 9]}
     tables = simulated_account(Program(20, 100 * STEPS, slow={3: 6.0}))
     tables |= {"kernels": AnalysisTable(kernels), "phases": AnalysisTable(phases)}
