@@ -498,7 +498,7 @@ def full_disk(run: Run) -> str:
 def tail(path: Path, lines: int = TAIL_LINES, since: int = 0) -> list[str]:
     """Return the last lines of a text file after ``since`` bytes, of its last MiB, with secrets masked."""
     try:
-        return [*map(masked, last_lines(path, _TAIL_BYTES, since)[0][-lines:])]
+        return masked("\n".join(last_lines(path, _TAIL_BYTES, since)[0][-lines:])).splitlines()
     except OSError:
         return []
 

@@ -608,3 +608,12 @@ def test_a_log_is_read_from_its_end_and_never_waited_for(tmp_path: Path) -> None
     assert tail(long, 1) == ["last"]
     assert tail(pipe) == []
     assert len(failed_ranks(run)) == 2
+
+
+def test_a_secret_of_several_lines_is_masked_in_what_a_launcher_said(tmp_path: Path) -> None:
+    run = make_run(tmp_path, ranks=2)
+    key = "-----BEGIN PRIVATE KEY-----\nMIIE/cannot/be/read\n-----END PRIVATE KEY-----\n"
+    (tmp_path / "logs/job.err").write_text(f"{key}srun: fatal: no nodes\n")
+    lines = describe_failure(run, JobStatus(JobState.FAILED, "exit code 1", 1))
+    assert "fatal: no nodes" in lines[1]
+    assert "cannot" not in "".join(lines)
