@@ -15,7 +15,7 @@ from hpcprof.analysis.steps.step_set import COUNTED, StepRule
 from hpcprof.profiles.losses import Subject
 
 UNEVEN = "uneven steps"
-"""The name of ``uneven_ns`` of ``step_kinds``: elapsed time that a rank does not spend in steps."""
+"""The name of ``uneven_ns`` of ``step_kinds`` in reports: elapsed time of a rank outside its steps."""
 
 ANALYSES = (
     declare(

@@ -70,7 +70,7 @@ _OF_NVIDIA = (
     (r" \([^)]*enable_cuda_sync_events\)", ""),
     ("flash or cuDNN backend", "flash backend"),
 )
-"""Words for the GPUs of NVIDIA alone, as in `_OTHER_WORDS`."""
+"""Replacements of words that only fit NVIDIA, as in `_OTHER_WORDS`."""
 _OTHER_WORDS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
     (
         "AMD|gfx|rocp",
@@ -117,13 +117,13 @@ _OTHER_WORDS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
     ),
     ("TPU", ()),
 )
-"""Expressions for profilers and devices, each with the words for what advice calls by CUDA's names."""
+"""Patterns of profilers and devices, each with the replacements of CUDA's words in advice."""
 
 
 def for_device(advice: str, device: str) -> str:
-    """Return advice in the words of a profiler and a device's own interface.
+    """Return advice in the words of the profiler and of the device's programming interface.
 
-    ``device`` is the name of the reader of the profile, and those of its GPUs.
+    ``device`` is the name of the profile's reader, followed by the names of its GPUs.
     """
     advice = for_profiler(advice, device.partition(" ")[0])
     words = next((words for expression, words in _OTHER_WORDS if re.search(expression, device)), None)
@@ -133,7 +133,7 @@ def for_device(advice: str, device: str) -> str:
 
 
 WHOLE_PLACES = {"": "the step", "step": "the step", "capture": "the program"}
-"""The words for places that are the whole of what is judged."""
+"""The words for places that are a whole step or program."""
 
 Stack = Literal["", "jax", "mpi", "cuda", "graph"]
 """The stack of a program: JAX, MPI without a GPU, CUDA without PyTorch, or, empty, PyTorch; ``graph`` if it
@@ -141,17 +141,17 @@ launches CUDA graphs and is not in JAX."""
 
 
 class Trait(Enum):
-    """A property of a cause that decides how it is judged and told."""
+    """A property of a cause that decides how it is judged and reported."""
 
     ALL_RANKS = "it is about all of its ranks at once, and never narrowed to one of them"
     LATE_RANK = "the other ranks wait for one or few that are late"
     DELAYS_OTHERS = "ranks wait for those that have it"
     LIKE_WAITING = "waiting for ranks without a profile, or with another clock, resembles it"
     ESTIMATED = "something else takes its place, so that its removal is not known exactly"
-    HIDES = "it is work of the host that the GPU may hide"
-    SYNCHRONIZES = "another cause is the narrower one where both save as much"
+    HIDES = "the work of the GPU may hide it, as it is work of the host"
+    SYNCHRONIZES = "another cause that saves as much is narrower"
     BROAD = "it is about everything that the host does, so any other cause is narrower"
-    TELLING = "it tells why another cause happens, and is the narrower one of both"
+    TELLING = "it explains another cause, and is narrower than that one"
     MAY_BE_WAITING = "it may be a wait for memory, or for reads and writes"
     MEMORY = "it costs memory, not the time of a step"
     ON_GPU = "it is looked for only in programs with work on GPUs"
@@ -173,7 +173,7 @@ class Figures:
 
 
 def idle(*causes: str) -> Callable[[pd.DataFrame, str], Any]:
-    """Return what chooses idle time with some causes, in the places of a finding if any lies there."""
+    """Return a filter of idle time by its causes, and by the places of a finding if any lies there."""
 
     def rows(table: pd.DataFrame, place: str) -> Any:
         has_cause, ranges, places = table["cause"].isin(causes), table["range"], [place, *place.split(", ")]
@@ -184,11 +184,11 @@ def idle(*causes: str) -> Callable[[pd.DataFrame, str], Any]:
 
 
 def named(pattern: str) -> Callable[[pd.DataFrame, str], Any]:
-    """Return what chooses rows whose name matches a pattern somewhere."""
+    """Return a filter of rows whose name contains a match of a pattern."""
     return lambda table, _: table["name"].str.contains(pattern, regex=True, na=False)
 
 
-def of_call(table: pd.DataFrame, place: str) -> Any:
+def call_rows(table: pd.DataFrame, place: str) -> Any:
     """Choose the rows of the call that a finding is about, or all if it is about none."""
     is_call = table["call"] == place
     return is_call if is_call.any() else slice(None)
@@ -214,8 +214,8 @@ class PlaceRemedy:
 class MachineWait:
     """The rows of ``coincidences`` that say that a rank waits for a part of its machine.
 
-    ``subject`` has the shares that ranks wait; ``metrics`` say that they wait in long steps, and ``beside``
-    shows more.
+    Rows of ``subject`` have the shares that ranks wait, rows of ``metrics`` show waits in long steps, and
+    rows of ``beside`` are further evidence.
     """
 
     subject: str
@@ -253,18 +253,17 @@ class CauseDeclaration:
     calls: str = ""
     """Pattern of the API calls in which it happens; empty if it happens in any code of the host."""
     operations: Literal["", "compute", "communication"] = ""
-    """``compute`` or ``communication`` if operations of the GPU show it, which no code of the host explains.
-    """
+    """``compute`` or ``communication`` if operations of the GPU show it, not code of the host."""
     kernels: Callable[[str], bool] | None = None
     """Chooses among the names of these operations."""
     has_slice: bool = True
     """False if no single slice of the timeline shows it."""
     without: str = ""
-    """The run without it in words, where ``without TITLE`` does not say it."""
+    """The run without the cause in words, where ``without TITLE`` would be wrong."""
     wait: MachineWait | None = None
     """For causes that are waits for a part of the machine."""
     meanwhile: str = ""
-    """The subject of ``coincidences`` that may be its reason."""
+    """The subject of ``coincidences`` that may explain the cause."""
 
     def advise(
         self, where: str, ranks: Sequence[int], *, stack: Stack = "", in_turn: bool = False, advice: str = ""
@@ -282,7 +281,7 @@ class CauseDeclaration:
         chosen = advice or (self.remedy_in_turn if in_turn else "") or chosen
         subject = f"rank {ranks[0]}" if len(ranks) == 1 else "these ranks"
         advice_text = chosen.format(where=WHOLE_PLACES.get(where, shortened(where)), ranks=subject)
-        # Such a place says where it is.
+        # The name of such a place begins with its own preposition.
         return re.sub(r"\b(?:of|in) (between|before|after) MPI_", r"\1 MPI_", advice_text)
 
     @property
@@ -296,7 +295,7 @@ Remove: TypeAlias = "Callable[[Times], Times]"
 
 @dataclass(frozen=True)
 class Candidate:
-    """A cause that may cost time; whether it does, a replay tells."""
+    """A cause that may cost time; a replay decides."""
 
     cause: CauseDeclaration
     where: str
@@ -304,13 +303,13 @@ class Candidate:
     ranks: tuple[int, ...]
     """Positions of ranks in the graph."""
     remove: Remove
-    """Takes the cause out of times. If the cause may be that of one rank, the others' times stay."""
+    """Takes the cause out of times; if it may be the cause of one rank, the times of the others stay."""
     own_ns: float
     """The time per step that it takes by itself, on the rank where that is most."""
     only: int = NONE
     """The position of the only rank that has it, or `NONE`."""
     slower: float = 0.0
-    """If no long pauses make a rank late but a host that is slower, by how many times; else 0."""
+    """The factor by which a slower host, not long pauses, makes a rank late; else 0."""
     advice: str = ""
     """The remedy of this candidate, where it differs from that of its cause; formatted alike."""
 
@@ -333,7 +332,7 @@ def find_cause(name: str) -> CauseDeclaration:
 
 @cache
 def cause_of(name: str) -> CauseDeclaration:
-    """Return the declaration of the cause of a finding, which may be kept from a package that is gone."""
+    """Return the declaration of the cause of a finding, whose package may have been removed since."""
     meaning = "a cause of a package that is not installed"
     return _find_declaration(name) or CauseDeclaration(
         name=name, title=name.replace("_", " "), meaning=meaning, remedy=""

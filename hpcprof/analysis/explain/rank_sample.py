@@ -1,8 +1,8 @@
 """The ranks of a large run that are replayed: those that others wait for, and ranks that stand for the rest.
 
 A replay needs the ranks that exchange data with each other in small groups, such as the tensor group and the
-pipeline of a model, as a whole. Groups of many ranks are cut: of the ranks that are left out, only the moment
-counts at which the last one came.
+pipeline of a model, as a whole. Larger groups are cut: a replay only keeps the time at which the last of the
+ranks that are left out arrived.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,8 +15,8 @@ from hpcprof.profiles.timeline import Floats, Ints, Mask
 MOST_RANKS = 128
 """Maximum number of replayed ranks; a graph of more takes longer, and its other ranks resemble these."""
 
-_PARTS = 4
-"""Minimum parts of a replay: ranks that belong together take no more than one of them."""
+_MIN_PARTS = 4
+"""Minimum number of parts in a replay: the ranks of one part are at most this fraction of all."""
 
 
 def replayed_ranks(
@@ -29,7 +29,7 @@ def replayed_ranks(
 
     Half of them are in the parts of the run that others wait for most, and half in parts at equal distances.
     ``ranks``, in ascending order, have a timeline; if they are no more than ``most``, all are replayed.
-    ``arrivals`` are those of all ranks, each of some communicators, and not read if all are replayed;
+    ``arrivals`` yields the arrivals of all ranks, some communicators at a time, and is not read in that case.
     ``delays`` is how long others waited in MPI for each rank, in ns.
     """
     if len(ranks) <= most:
@@ -39,19 +39,20 @@ def replayed_ranks(
     for batch in arrivals:
         caused_by += waits_caused(all_ranks, batch)
         members.append(_members(all_ranks, batch))
-    part = _parts(len(all_ranks), np.concatenate(members), most // _PARTS)
+    part = _parts(len(all_ranks), np.concatenate(members), most // _MIN_PARTS)
     caused = np.bincount(part, caused_by)
     awaited = np.argsort(-caused, kind="stable")[: np.count_nonzero(caused)]
     chosen = _fill_sample([], awaited, part, most // 2)
     room = most - np.count_nonzero(np.isin(part, chosen))
     unchosen = np.setdiff1d(part, chosen)
-    typical = max(1, int(room * len(unchosen) // np.count_nonzero(np.isin(part, unchosen))))
-    spread = unchosen[np.linspace(0, len(unchosen) - 1, min(typical, len(unchosen))).astype(np.int64)]
+    # As many parts at equal distances as fit if they have the mean size.
+    count = max(1, int(room * len(unchosen) // np.count_nonzero(np.isin(part, unchosen))))
+    spread = unchosen[np.linspace(0, len(unchosen) - 1, min(count, len(unchosen))).astype(np.int64)]
     chosen = _fill_sample(chosen, spread, part, most)
     return tuple(all_ranks[np.isin(part, chosen)].tolist())
 
 
-def of_ranks(matches: Matches, ranks: Sequence[int]) -> Matches:
+def matches_among(matches: Matches, ranks: Sequence[int]) -> Matches:
     """Return the matches of some ranks, without the messages whose partner is another rank."""
     inside = np.isin(matches.rank, ranks)
     inside &= (matches.op != MESSAGE) | np.isin(matches.peer, ranks)
@@ -59,18 +60,19 @@ def of_ranks(matches: Matches, ranks: Sequence[int]) -> Matches:
 
 
 def waits_caused(ranks: Ints, arrivals: Arrivals) -> Floats:
-    """Return how long others waited for each rank, being the last one to come, in ns; shape (ranks,)."""
+    """Return how long others waited while each rank was the last to arrive, in ns; shape (ranks,)."""
     place, inside = _places(ranks, arrivals.last)
     return np.bincount(place[inside], arrivals.waited[inside], len(ranks)).astype(float)
 
 
-def _fill_sample(chosen: Sequence[int], wanted: Ints, part: Ints, room: int) -> list[int]:
+def _fill_sample(chosen: Sequence[int], wanted: Ints, part: Ints, most: int) -> list[int]:
+    """Add each wanted part that fits to the chosen ones: together they have at most ``most`` ranks."""
     size = np.bincount(part)
     sample, taken = list(chosen), int(size[list(chosen)].sum())
-    for rank in wanted.tolist():
-        if taken + size[rank] <= room:
-            sample.append(rank)
-            taken += int(size[rank])
+    for candidate in wanted.tolist():
+        if taken + size[candidate] <= most:
+            sample.append(candidate)
+            taken += int(size[candidate])
     return sample
 
 
@@ -86,7 +88,7 @@ def _places(ranks: Ints, wanted: Ints) -> tuple[Ints, Mask]:
 
 
 def _parts(ranks: int, members: Ints, most: int) -> Ints:
-    """Return the number of the part of each rank: ranks that the smallest groups join, at most ``most``."""
+    """Return the number of each rank's part; groups are joined, the smallest first, up to ``most`` ranks."""
     _, first, size = np.unique(members // ranks, return_index=True, return_counts=True)
     parts = [[rank] for rank in range(ranks)]
     for group in np.argsort(size, kind="stable").tolist():

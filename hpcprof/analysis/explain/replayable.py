@@ -18,7 +18,7 @@ from hpcprof.analysis.explain.inputs import ExplainInputs
 from hpcprof.analysis.explain.mpi_graph import HostSteps, common_steps, mpi_graph
 from hpcprof.analysis.explain.rank_activity import rank_activity, step_fronts, with_pauses
 from hpcprof.analysis.explain.rank_edges import rank_edges
-from hpcprof.analysis.explain.rank_sample import MOST_RANKS, of_ranks, replayed_ranks
+from hpcprof.analysis.explain.rank_sample import MOST_RANKS, matches_among, replayed_ranks
 from hpcprof.analysis.explain.run_graph import CommonClock, RunGraph, clock_parts, common_clock, run_graph
 from hpcprof.analysis.mpi.matching import RunMpi
 from hpcprof.analysis.steps.run_step import PARTS, kinds_of_steps, whole_steps
@@ -131,7 +131,7 @@ def replayable(
     }
     edges = {rank: rank_edges(activity) for rank, activity in activities.items()}
     begin = {rank: int(activity.work.start[activity.front[0]]) for rank, activity in activities.items()}
-    matched = [*groups_of(of_ranks(inputs.matches(ranks), ranks))] if len(ranks) > 1 else []
+    matched = [*groups_of(matches_among(inputs.matches(ranks), ranks))] if len(ranks) > 1 else []
     calls = {rank: item.mpi_calls for rank, item in timelines.items()}
     spans = {rank: (int(c.start.min()), int(c.start.max()) + 1) for rank, c in calls.items() if len(c)}
     mpi = inputs.mpi(spans) if len(spans) == len(calls) else None

@@ -25,7 +25,7 @@ _NO_COMPUTE = re.compile(r"nccl.*Kernel|.*Memcpy|Memset|dma|.*Sync")
 
 
 @dataclass(frozen=True)
-class _Named(Table):
+class _Annotations(Table):
     """The annotations of the host and of the GPU."""
 
     start: Ints
@@ -65,8 +65,8 @@ def _work(timeline: Timeline) -> GpuMarks:
 
 
 def _work_of_steps(timeline: Timeline, work: GpuMarks) -> GpuMarks:
-    """Drop work that was launched after the last step began; work of two calls with its id counts twice."""
-    steps = concatenate(_Named, (timeline.ranges, timeline.gpu_marks))
+    """Drop work that was launched after the last step began; work of two calls with one id counts twice."""
+    steps = concatenate(_Annotations, (timeline.ranges, timeline.gpu_marks))
     steps = steps.take(named(timeline, steps.name, lambda name: _STEP in name))
     if len(np.unique(steps.name)) < 2:
         return work

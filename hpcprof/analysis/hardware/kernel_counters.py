@@ -124,8 +124,8 @@ PRECISIONS = {
     "fp32": {"fadd": 1, "fmul": 1, "ffma": 2},
     "fp64": {"dadd": 1, "dmul": 1, "dfma": 2},
 }
-# If the instructions were not counted, these metrics are zero when there were none; the most specific comes
-# first. The tensor pipe also runs instructions other than matrix products; a type excludes those.
+# Where instructions were not counted, these metrics show by zeros that there were none; the most specific
+# comes first. The tensor pipe also runs instructions other than matrix products; a type excludes those.
 _FP16_ACTIVITY = ("sm__inst_executed_pipe_fp16", "sm__inst_executed_pipe_fma_type_fp16")
 _TENSOR_ACTIVITY = ("sm__pipe_tensor_type_", "sm__pipe_tensor", "sm__inst_executed_pipe_tensor")
 
@@ -152,14 +152,14 @@ def tensor_flops(metrics: Metrics) -> tuple[int | None, str | None]:
     Without operations the type is None. Depending on the chip, each type has one metric, or one per written
     type and sparsity; a metric that is the sum of others takes precedence.
     """
-    peaks: dict[str, dict[tuple[str, str], float]] = {}
+    counts: dict[str, dict[tuple[str, str], float]] = {}
     for name, value in metrics.items():
         if match := _TENSOR.fullmatch(name):
             source, written, sparsity = match[1], match[2], match[3] or ""
-            peaks.setdefault(source, {})[written, sparsity] = value
-    if not peaks:
+            counts.setdefault(source, {})[written, sparsity] = value
+    if not counts:
         return (0, None) if _idle(metrics, _TENSOR_ACTIVITY) else (None, None)
-    totals = {source: round(_total(parts)) for source, parts in peaks.items()}
+    totals = {source: round(_total(parts)) for source, parts in counts.items()}
     used = {source: total for source, total in totals.items() if total}
     return sum(used.values()), "+".join(sorted(used)) or None
 
@@ -169,13 +169,13 @@ def dram_bytes(metrics: Metrics) -> int | None:
     total = metrics.get("dram__bytes.sum")
     time = first_metric(metrics, _DURATIONS)
     for name, scale in (
-        ("dram__bytes_{way}.sum", 1.0),
-        ("dram__sectors_{way}.sum", _SECTOR_BYTES),
-        ("dram__bytes_{way}.sum.per_second", (time or 0) / 1e9),
+        ("dram__bytes_{direction}.sum", 1.0),
+        ("dram__sectors_{direction}.sum", _SECTOR_BYTES),
+        ("dram__bytes_{direction}.sum.per_second", (time or 0) / 1e9),
     ):
-        directions = [metrics.get(name.format(way=way)) for way in ("read", "write")]
-        if total is None and scale and None not in directions:
-            total = scale * sum(way or 0 for way in directions)
+        both = [metrics.get(name.format(direction=direction)) for direction in ("read", "write")]
+        if total is None and scale and None not in both:
+            total = scale * sum(count or 0 for count in both)
     rate = metrics.get("dram__bytes.sum.per_second")
     if total is None and rate is not None and time is not None:
         total = rate * time / 1e9
@@ -206,11 +206,11 @@ def _idle(metrics: Metrics, prefixes: tuple[str, ...]) -> bool:
 
 
 def _total(parts: Mapping[tuple[str, str], float]) -> float:
-    """Sum the metrics of one type over the written types and over sparsity."""
-    written = {key[0] for key in parts}
-    chosen = {""} if "" in written else written
+    """Sum the metrics of one type over written types and sparsity; an empty text marks such a sum."""
+    kinds = {written for written, _ in parts}
+    chosen = {""} if "" in kinds else kinds
     total = 0.0
-    for each in chosen:
-        rates = {sparsity: value for (kind, sparsity), value in parts.items() if kind == each}
-        total += rates[""] if "" in rates else sum(rates.values())
+    for kind in chosen:
+        counts = {sparsity: value for (written, sparsity), value in parts.items() if written == kind}
+        total += counts[""] if "" in counts else sum(counts.values())
     return total

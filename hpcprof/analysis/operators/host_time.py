@@ -22,6 +22,7 @@ _LOADING = re.compile(r"enumerate\(Data(?:Loader|Pipe)\)#|.*dataloader_next$")
 @computed_once
 def uses_device(timeline: Timeline) -> bool:
     """Return whether a program used a device without any recorded work."""
+    # A lost category of events may be the work of a device.
     devices = any(loss.kind is LossKind.CATEGORY for loss in timeline.origin.losses)
     return not timeline.operation_count and (
         devices or bool(named(timeline, timeline.calls.name, _DEVICE_CALL.match).any())
@@ -29,7 +30,7 @@ def uses_device(timeline: Timeline) -> bool:
 
 
 def measured_on_host(timeline: Timeline) -> bool:
-    """Return whether operators show what a program did that used no GPU."""
+    """Return whether the program used no GPU and its operators were recorded."""
     return not timeline.operation_count and len(timeline.operators) > 0 and not uses_device(timeline)
 
 
@@ -40,7 +41,7 @@ def host_compute(timeline: Timeline) -> Intervals:
     loading = ranges.take(np.flatnonzero(named(timeline, ranges.name, _LOADING.match)))
     loads = {tuple(key): _extent(loading.take(rows)) for key, rows in _by_thread(loading)}
     communicating = named(timeline, table.name, communicates)
-    parts = [_extent(table.take(slice(0)))]
+    parts = [_extent(table.take(slice(0)))]  # empty, for a program without threads that compute
     for key, rows in _computing_threads(timeline):
         computing, other = rows[~communicating[rows]], rows[communicating[rows]]
         # Operators are nested: one that communicates is often inside one that does not.
@@ -51,15 +52,15 @@ def host_compute(timeline: Timeline) -> Intervals:
 
 @computed_once
 def _computing_threads(timeline: Timeline) -> list[tuple[list[int], Ints]]:
-    """Return the process and the thread, and the rows of the operators, of each thread that computes.
+    """Return process, thread and the rows of the operators of each thread that computes.
 
-    The threads of a process group execute operators only as parts of its collectives.
+    The threads of a ``ProcessGroup`` of PyTorch only execute operators within its collectives.
     """
-    table, work = timeline.operators, timeline.host_collectives
-    carried = {tuple(key): rows for key, rows in _by_thread(work)}
+    table, collectives = timeline.operators, timeline.host_collectives
+    collective_rows = {tuple(key): rows for key, rows in _by_thread(collectives)}
     computing_threads = []
     for key, rows in _by_thread(table):
-        inner = work.take(carried.get(tuple(key), np.empty(0, np.int64)))
+        inner = collectives.take(collective_rows.get(tuple(key), np.empty(0, np.int64)))
         outside = difference(_extent(table.take(rows)), _extent(inner))
         if len(outside[0]):
             computing_threads.append((key, rows))
@@ -77,7 +78,7 @@ def host_communication(timeline: Timeline) -> Intervals:
 
 
 def idle_threads(timeline: Timeline) -> Outcome:
-    """Return how long each thread that executes operators executes none.
+    """Return the time in which each thread with operators executes none of them.
 
     ``span_ns`` is the wall time of all steps or, in a profile without steps, the time from the start of the
     first operator to the end of the last one. Threads that only carry out collectives are left out.

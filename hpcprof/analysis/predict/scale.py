@@ -1,11 +1,11 @@
-"""Predicts the step of a program on other ranks from the operations of a run on a few.
+"""Predicts the step of a program on another number of ranks from the operations of a run.
 
-1. `hpcprof.analysis.predict.units.unit_of` finds what more ranks repeat, and how its ranks communicate.
+1. `hpcprof.analysis.predict.units.unit_of` finds the unit: the ranks that a larger run repeats.
 2. Times of operations follow their measured distribution (`noise_of`), times of communication the network
    (`hpcprof.analysis.predict.network`), fitted to the run's own communication.
 3. Clones of the unit are replayed over several steps, with times drawn for each. A collective starts when the
-   last of its ranks comes: the slowest of N enters by itself.
-4. The prediction is the measured step times the replay on N ranks over the replay on those measured.
+   last of its ranks arrives, so that the replay waits for the slowest of N ranks.
+4. The prediction is the measured step, times the replay on N ranks over the replay on the measured ranks.
 5. The interval of 90 % comes from replays with resampled steps, with other shares of latency, with hops of
    rings instead of trees, and with other differences between ranks; the error of the model adds to it.
 """
@@ -41,9 +41,10 @@ _MODEL_ERROR = 0.006
 """Standard deviation of the replay's error beside everything that is drawn, as a share of the step."""
 _MIN_KNEE_PCT = 2.0
 """Minimum height of the knee over the chord of the curve of efficiency, in percentage points."""
-_SMALL_BYTES = 64
-_LEAST_GRADIENTS = 1 << 16
-"""Minimum bytes of a collective whose result the end of a step works on."""
+_MAX_SMALL_BYTES = 64
+"""Maximum bytes of a message whose size stays the same with strong scaling."""
+_MIN_GRADIENT_BYTES = 1 << 16
+"""Minimum bytes of a collective that is taken for one of gradients."""
 _MOST_DIMENSIONS = 3
 _SLOW_LINKS_SHARE, _MAX_SLOW_LINKS = 0.25, 2.0
 """Share of the interval's draws in which more nodes communicate more slowly, and the maximum factor."""
@@ -56,7 +57,7 @@ NOT_MODELLED = (
     "input, output and memory that change with the number of ranks",
 )
 _MAX_FIXED_SHARE = 0.5
-"""Maximum share of the kernels of a GPU whose time does not follow the size of a rank, for the interval."""
+"""Maximum share of kernel time that stays the same where a rank gets less work, for the interval."""
 _ONE_REPLICA_NOTE = "communication and differences between replicas, of which the run has one"
 _FEW_STEPS_NOTE = "variation between steps, of which the run has fewer than three"
 _SHORT_KERNELS_NOTE = (
@@ -89,7 +90,7 @@ class ScalePrediction(InNotebooks):
     limits: str
     """The part that grows most from the measured ranks to these; ``compute`` if none grows."""
     efficiency_pct: float
-    """The speedup over the measured step, over the ratio of ranks."""
+    """The speedup over the measured step, divided by the ratio of ranks."""
     node_hours_per_1000_steps: float
     baselines: dict[str, int]
     """``unchanged`` is the measured step, ``log2`` the line a + b log2 p through two measured rank counts, or
@@ -116,7 +117,7 @@ class _Model:
     unit: Unit
     work: Noise
     own: Floats
-    """Mean own time of the units in ns; shape (operations, steps)."""
+    """Mean time of the operations themselves over the units, in ns; shape (operations, steps)."""
     network: Network
     compute: Floats | float = 1.0
     """Factor of the work of a rank; shape (operations, 1)."""
@@ -132,7 +133,7 @@ class _Model:
     @cached_property
     def order(self) -> list[tuple[Joint | None, list[int]]]:
         """The joints and other operations in topological order."""
-        joint = {key: one for one in self.unit.joints for key in one.keys}
+        joint = {key: shared for shared in self.unit.joints for key in shared.keys}
         first = {key: (joint[key].keys[0] if key in joint else key) for key in range(len(self.unit.keys))}
         waits: dict[int, set[int]] = {key: set() for key in first.values()}
         for key, rows in enumerate(self.unit.before):
@@ -165,7 +166,7 @@ class Predictor:
         steps_ns: Sequence[float] = (),
     ) -> None:
         self.unit, *self._others = (
-            _changed_unit(unit_of(one, keep), changes) for one in (table, *other_tables)
+            _changed_unit(unit_of(run, keep), changes) for run in (table, *other_tables)
         )
         self._site = site
         self._computing = computing
@@ -173,12 +174,12 @@ class Predictor:
         self._per_node = ranks_per_node or self.unit.ranks * self.unit.units
         self.ranks = self.unit.ranks * self.unit.units
         units = (self.unit, *self._others)
-        self._steps_ns = steps_ns or [float(one.step_ns.mean()) for one in units]
+        self._steps_ns = steps_ns or [float(unit.step_ns.mean()) for unit in units]
         self.measured = self._steps_ns[0]
-        self._talks = self.unit.keys["kind"].isin(COMMUNICATION).to_numpy()
-        self._ops = [operation_of(*one) for one in self.unit.keys[["name", "kind"]].itertuples(index=False)]
+        self._communicates = self.unit.keys["kind"].isin(COMMUNICATION).to_numpy()
+        self._ops = [operation_of(*row) for row in self.unit.keys[["name", "kind"]].itertuples(index=False)]
         self._names = pd.factorize(self.unit.keys["name"])[0]
-        self._replicated, self._sharded = self._updates()
+        self._replicated, self._sharded = self._optimizer_updates()
         self._base = self._recorded = self._model(np.random.default_rng(0), self.unit)
         if changes:
             self._recorded = self._model(np.random.default_rng(0), unit_of(table, keep))
@@ -192,7 +193,7 @@ class Predictor:
         doubt: bool = False,
     ) -> _Model:
         ring, latency = generator.random(2).tolist() if doubt else (0.5, 0.5)
-        # Operations that wait for all, whatever their kind, have an own time that all ranks share.
+        # An operation that all ranks wait for takes the same time on all of them, whatever its kind.
         return _Model(
             unit,
             noise_of(self._work(unit), self._names, generator, doubt),
@@ -201,23 +202,23 @@ class Predictor:
             dimensions=len(self._distances),
         )
 
-    def _updates(self) -> tuple[list[int], list[int]]:
-        """Return the computing after all communication that works on all-reduced or on scattered gradients.
+    def _optimizer_updates(self) -> tuple[list[int], list[int]]:
+        """Return the updates of all-reduced and of scattered gradients: computing after all communication.
 
-        The first takes the same time on any number of ranks, the second may take as long as a shard is large.
+        The first take the same time on any number of ranks; the second may shrink with the shard.
         """
         unit = self.unit
-        needed = ancestors(unit.before, np.flatnonzero(self._talks).tolist())
+        needed = ancestors(unit.before, np.flatnonzero(self._communicates).tolist())
         reduced = {
             key
             for joint in unit.joints
             for key in joint.keys
             if joint.span is Span.ALL
-            and self._talks[key]
-            and unit.keys["bytes"].iloc[key] >= _LEAST_GRADIENTS
+            and self._communicates[key]
+            and unit.keys["bytes"].iloc[key] >= _MIN_GRADIENT_BYTES
         }
         replicated, sharded = [], []
-        for key in set(range(len(unit.keys))) - needed - {*np.flatnonzero(self._talks).tolist()}:
+        for key in set(range(len(unit.keys))) - needed - {*np.flatnonzero(self._communicates).tolist()}:
             ops = {self._ops[row] for row in ancestors(unit.before, [key]) & reduced}
             if "ReduceScatter" in ops:
                 sharded.append(key)
@@ -226,16 +227,16 @@ class Predictor:
         return replicated, sharded
 
     def _work(self, unit: Unit) -> Floats:
-        """Return the delay and the computing of each operation, shape (operations, units, steps)."""
-        computing: Floats = unit.lag + np.where(self._talks[:, None, None], 0.0, unit.own)
+        """Return delay plus computing of each operation in ns, shape (operations, units, steps)."""
+        computing: Floats = unit.lag + np.where(self._communicates[:, None, None], 0.0, unit.own)
         return computing
 
     def _network(self, unit: Unit, ring: float, latency: float, growth: float) -> Network:
         samples = []
-        for one in (unit, *self._others):
-            sizes = {key: joint.ranks for joint in one.joints for key in joint.keys}
-            own = np.nanmedian(one.own, axis=(1, 2))
-            columns = (one.keys[name].tolist() for name in ("name", "kind", "bytes"))
+        for measured in (unit, *self._others):
+            sizes = {key: joint.ranks for joint in measured.joints for key in joint.keys}
+            own = np.nanmedian(measured.own, axis=(1, 2))
+            columns = (measured.keys[name].tolist() for name in ("name", "kind", "bytes"))
             for key, (name, kind, size) in enumerate(zip(*columns, strict=True)):
                 if key in sizes and kind in COMMUNICATION:
                     op = operation_of(str(name), str(kind))
@@ -254,7 +255,7 @@ class Predictor:
         base, model = self._base, replace(self._base, compute=self._factors(ranks, scaling))
         parts = self._parts(model, ranks, scaling)
         replayed, total_ns = self._replay(self._recorded, self.ranks, scaling), sum(parts.values())
-        exact = self._replay(self._recorded, self.ranks, scaling, recorded=True)
+        as_recorded = self._replay(self._recorded, self.ranks, scaling, recorded=True)
         scale = self.measured / replayed
         value = total_ns * scale
         reference = self._replay(model, ranks, scaling, quick=True)
@@ -290,7 +291,7 @@ class Predictor:
             network=base.network.source,
             measured_ranks=self.ranks,
             measured_ns=round(self.measured),
-            replay_error_pct=round(100 * (exact / float(self.unit.step_ns.mean()) - 1), 2),
+            replay_error_pct=round(100 * (as_recorded / float(self.unit.step_ns.mean()) - 1), 2),
             not_modelled=(
                 *NOT_MODELLED,
                 f"pauses rarer than one in {counted(self.unit.own[0].size, 'step')} of a rank",
@@ -322,7 +323,8 @@ class Predictor:
     def _factors(self, ranks: int, scaling: Scaling, fixed: float = 0.0, doubt: float = 0.0) -> Floats:
         """Return the factors of computing, of which a share ``fixed`` does not follow the size of a rank.
 
-        A share ``doubt`` of replicated updates follows that size, and of sharded ones the shard.
+        With ``doubt`` 0, replicated updates keep their time and sharded ones follow the size; with 1,
+        replicated ones follow the size and sharded ones the shard.
         """
         size = 1.0 if scaling == "weak" else self._computing(fixed + (1 - fixed) * self.ranks / ranks)
         factor = np.full((len(self._ops), 1), size)
@@ -332,15 +334,16 @@ class Predictor:
 
     def _baselines(self, ranks: int, scaling: Scaling, before: dict[str, float]) -> dict[str, int]:
         units = (self.unit, *self._others)
-        points = {one.ranks * one.units: step for one, step in zip(units, self._steps_ns, strict=True)}
+        points = {unit.ranks * unit.units: step for unit, step in zip(units, self._steps_ns, strict=True)}
         points.setdefault(1, before["compute_ns"] + before["other_ns"])
-        (first, low), (second, high) = (sorted(points.items()) * 2)[-2:]
+        two_largest = sorted(points.items())[-2:]
+        (first, low), (second, high) = two_largest[0], two_largest[-1]
         slope = (high - low) / np.log2(second / first) if second != first else 0.0
         line = low + slope * np.log2(ranks / first)
         return {"unchanged": round(self.measured), "log2": round(max(float(line), 0.0))}
 
     def _draw(self, generator: np.random.Generator, ranks: int, scaling: Scaling, reference: float) -> float:
-        """Return a replay on other ranks with drawn parameters, over ``reference``, the replay without.
+        """Return a replay with drawn parameters divided by ``reference``, the replay without them.
 
         The mean over more units is drawn with the standard error of the mean over the measured units.
         """
@@ -374,8 +377,8 @@ class Predictor:
     def _drawn_grid(self, generator: np.random.Generator, ranks: int) -> tuple[int, float]:
         """Return dimensions of the grid of neighbours, and the factor of their messages.
 
-        Two ranks in each measured direction do not show further dimensions, nor the neighbours on both sides,
-        whose messages take turns or not.
+        Two ranks in each measured direction show neither further dimensions nor neighbours on both sides,
+        whose messages may take turns.
         """
         least = dimensions = len(self._distances)
         if least and ranks > self.ranks:
@@ -391,7 +394,7 @@ class Predictor:
         return dimensions, 1.0
 
     def _parts(self, model: _Model, ranks: int, scaling: Scaling) -> dict[str, float]:
-        """Return the parts of the step in ns: without noise, without communication, without delays."""
+        """Return the parts of the step in ns, by replays without noise, communication and delays."""
         step_ns = self._replay(model, ranks, scaling)
         none = np.zeros((len(model.work.mean), 1))
         without_noise = replace(model, work=replace(model.work, rest=none, pauses=none), between=0.0)
@@ -410,20 +413,20 @@ class Predictor:
             "other_ns": without_communication_ns - compute,
         }
 
-    def _durations(self, model: _Model, ranks: int, scaling: Scaling) -> Floats:
-        """Return the factor of each operation's own time of communication."""
+    def _transfer_factors(self, model: _Model, ranks: int, scaling: Scaling) -> Floats:
+        """Return the factor by which the communication of each operation takes longer on these ranks."""
         factor = np.ones(len(self.unit.keys))
         dimensions = max(model.dimensions, 1)
         # Neighbours exchange a surface of the volume, which strong scaling divides.
         surface = (self.ranks / ranks) ** (1 - 1 / dimensions) if scaling == "strong" else 1.0
         for joint in self.unit.joints:
             for key in joint.keys:
-                if not self._talks[key]:
+                if not self._communicates[key]:
                     continue
                 size = max(float(self.unit.keys["bytes"].iloc[key]), 0.0)
                 op, members = self._ops[key], self._members(joint, ranks)
                 after = size
-                if self.unit.keys["kind"].iloc[key] in MESSAGES and size > _SMALL_BYTES:
+                if self.unit.keys["kind"].iloc[key] in MESSAGES and size > _MAX_SMALL_BYTES:
                     after = size * surface
                 elif op in ("AlltoAll", "AlltoAllV") and scaling == "strong":
                     after = size * self.ranks / ranks
@@ -436,7 +439,7 @@ class Predictor:
     @cached_property
     def _distances(self) -> list[int]:
         """The distances of neighbours among the measured units, ascending."""
-        return sorted({abs(one.offset) for one in self.unit.joints if one.span is Span.NEIGHBOUR})
+        return sorted({abs(joint.offset) for joint in self.unit.joints if joint.span is Span.NEIGHBOUR})
 
     def _members(self, joint: Joint, ranks: int) -> int:
         if joint.span is Span.ALL:
@@ -457,7 +460,7 @@ class Predictor:
         single: bool = False,
         recorded: bool = False,
     ) -> float:
-        """Return the mean step of clones of the unit in ns, with ``single`` of one set of clones.
+        """Return the mean step of clones of the unit in ns; with ``single``, of one set of clones alone.
 
         With ``recorded``, the measured units take their own times in each of the measured steps.
         """
@@ -465,7 +468,7 @@ class Predictor:
         units = ranks // model.unit.ranks
         chains = int(np.clip(_MAX_CELLS // units // (4 if quick else 1), 2, _MAX_CHAINS))
         steps = 2 * _REPLAYED_STEPS if self._distances else _REPLAYED_STEPS
-        factor = np.zeros(len(model.unit.keys)) if silent else self._durations(model, ranks, scaling)
+        factor = np.zeros(len(model.unit.keys)) if silent else self._transfer_factors(model, ranks, scaling)
         own = model.own * factor[:, None]
         times = model.work.times(model.compute)
         between = model.work.between() if model.between is None else model.between
@@ -491,13 +494,14 @@ class Predictor:
             for joint, keys in model.order:
                 start = {}
                 for key in keys:
-                    before = [one for row in model.unit.before[key].tolist() if (one := end[row]) is not None]
+                    ends = (end[row] for row in model.unit.before[key].tolist())
+                    before = [ended for ended in ends if ended is not None]
                     arrival = before[0] if before else ready
-                    for one in before[1:]:
-                        arrival = np.maximum(arrival, one)
+                    for ended in before[1:]:
+                        arrival = np.maximum(arrival, ended)
                     start[key] = arrival + times[key][drawn] * spread
                 for key, moment in self._arrivals(joint, start, columns).items():
-                    transfer_ns = own[key][measured] if self._talks[key] else 0.0
+                    transfer_ns = own[key][measured] if self._communicates[key] else 0.0
                     end[key] = moment + transfer_ns
                     last = np.maximum(last, moment + transfer_ns)
             ready = last if model.unit.consecutive else np.broadcast_to(last.max(axis=0), last.shape)
@@ -527,13 +531,13 @@ class Predictor:
         return dict.fromkeys(start, arrival)
 
     def _sides(self, offset: int) -> list[int]:
-        """Return the distances of a neighbour: of two units, each is on both sides of the other."""
+        """Return the offsets of a neighbour: both sides where a dimension has only two units."""
         extents = [*self._distances, self.unit.units]
         at = extents.index(abs(offset))
         return [offset, -offset] if extents[at + 1] == 2 * extents[at] else [offset]
 
     def _distance(self, offset: int, units: int) -> int:
-        """Return the distance of a neighbour among ``units``: further ones are in further dimensions."""
+        """Return the distance of a neighbour among ``units``: each measured distance is a dimension."""
         dimension = self._distances.index(abs(offset))
         side: int = max(round(float(units) ** (dimension / len(self._distances))), 1)
         return side if offset > 0 else -side
@@ -558,14 +562,14 @@ def curve_notes(curve: Sequence[ScalePrediction]) -> list[str]:
     """Return where efficiency breaks, and the smallest number of ranks at which a part dominates the step."""
     notes = []
     if len(curve) > 2:
-        ranks = np.log2([one.ranks for one in curve])
-        efficiency = np.array([one.efficiency_pct for one in curve])
+        ranks = np.log2([point.ranks for point in curve])
+        efficiency = np.array([point.efficiency_pct for point in curve])
         chord = np.interp(ranks, ranks[[0, -1]], efficiency[[0, -1]])
         above = efficiency - chord
         if above.max() > _MIN_KNEE_PCT:
             notes.append(f"The knee is at {curve[int(above.argmax())].ranks:,} ranks.")
     for part in ("communication_ns", "wait_for_peer_ns", "other_ns"):
-        first = next((one for one in curve if 2 * one.account[part] > one.step.value), None)
+        first = next((point for point in curve if 2 * point.account[part] > point.step.value), None)
         if first is not None:
             words = part.removesuffix("_ns").replace("_", " ")
             notes.append(f"{words.capitalize()} dominates from {first.ranks:,} ranks on.")

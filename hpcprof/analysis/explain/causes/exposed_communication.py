@@ -7,7 +7,7 @@ import numpy as np
 
 from hpcprof.analysis.account.places import WHOLE_STEP
 from hpcprof.analysis.explain.annotations import Scene, Times
-from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Figures, PlaceRemedy, Trait, of_call
+from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Figures, PlaceRemedy, Trait, call_rows
 from hpcprof.analysis.explain.edge_kinds import EdgeKind
 from hpcprof.analysis.statistics.grouped import quotient
 from hpcprof.profiles.columns.unique import numbered_rows
@@ -128,7 +128,7 @@ EXPOSED_COMMUNICATION = CauseDeclaration(
         ),
     ),
     candidates=candidates,
-    figures=(Figures("mpi_calls", "transfer_ns", of_call), Figures("step_account", "exposed_comm_ns")),
+    figures=(Figures("mpi_calls", "transfer_ns", call_rows), Figures("step_account", "exposed_comm_ns")),
     traits=frozenset({Trait.ALL_RANKS, Trait.LIKE_WAITING, Trait.ESTIMATED}),
     column="exposed_comm_ns",
     operations="communication",

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from hpcprof.analysis.explain.annotations import Scene
-from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Figures, Remove, Trait, of_call
+from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Figures, Remove, Trait, call_rows
 from hpcprof.analysis.explain.edge_kinds import EdgeKind
 from hpcprof.profiles.timeline import Floats
 
@@ -92,6 +92,6 @@ SMALL_MESSAGES = CauseDeclaration(
     remedy="Send less often and more at once: pack what {where} sends to one rank into one message, reduce "
     "several values in one call, or use a neighborhood collective.",
     candidates=_small_messages,
-    figures=(Figures("mpi_calls", "calls", of_call),),
+    figures=(Figures("mpi_calls", "calls", call_rows),),
     traits=frozenset({Trait.ALL_RANKS, Trait.ESTIMATED}),
 )

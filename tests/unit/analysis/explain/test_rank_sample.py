@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hpcprof.analysis.collectives.matches import MESSAGE, UNKNOWN, Arrivals, Matches, arrivals_of, groups_of
-from hpcprof.analysis.explain.rank_sample import of_ranks, replayed_ranks, waits_caused
+from hpcprof.analysis.explain.rank_sample import matches_among, replayed_ranks, waits_caused
 from hpcprof.profiles.columns.unique import object_array
 from hpcprof.profiles.timeline import Ints
 
@@ -90,10 +90,10 @@ def test_the_last_rank_to_come_causes_the_waiting_of_all_others() -> None:
 
 def test_of_a_group_that_is_cut_it_is_known_how_late_the_others_came() -> None:
     matches = collective(0, np.arange(6), {4: 70, 1: 20})
-    (whole,), (cut,) = groups_of(matches), groups_of(of_ranks(matches, [0, 1, 2]))
+    (whole,), (cut,) = groups_of(matches), groups_of(matches_among(matches, [0, 1, 2]))
     assert whole.others_late.tolist() == [0] * STEPS
     assert cut.ranks.tolist() == [0, 1, 2] and cut.others_late.tolist() == [50] * STEPS
-    (unknown,) = groups_of(of_ranks(collective(0, np.arange(6), {4: 70}, known=False), [0, 1]))
+    (unknown,) = groups_of(matches_among(collective(0, np.arange(6), {4: 70}, known=False), [0, 1]))
     assert unknown.others_late.tolist() == [0] * STEPS
 
 
@@ -102,5 +102,5 @@ def test_a_message_is_left_out_with_its_partner() -> None:
     messages = Matches(
         **{**vars(one), "op": object_array([MESSAGE] * len(one)), "peer": np.tile([4, 3], STEPS)}
     )
-    assert len(of_ranks(messages, [3, 4])) == 2 * STEPS
-    assert len(of_ranks(messages, [3, 5])) == 0
+    assert len(matches_among(messages, [3, 4])) == 2 * STEPS
+    assert len(matches_among(messages, [3, 5])) == 0
