@@ -151,12 +151,12 @@ def report_of_run(
     """
     from hpcprof.analysis.collectives.declarations import COST_PCT
     from hpcprof.report.contents import gather
-    from hpcprof.results.ask.tables import asked_on_all_cpus
+    from hpcprof.results.ask.tables import lazy_on_all_cpus
     from hpcprof.submit.schedulers.polling import LISTING_SECONDS, poll
 
     least = COST_PCT if threshold is None else threshold
     status = poll([run], LISTING_SECONDS).get(run.id)
-    contents = gather(run, store, status, least, unexplained, asked_on_all_cpus)
+    contents = gather(run, store, status, least, unexplained, lazy_on_all_cpus)
     if html is not None:
         # Only this format needs the libraries of pages.
         from hpcprof.report.page.page import html_report

@@ -10,10 +10,10 @@ from pathlib import Path
 from urllib.parse import quote
 
 EVENTS = "timeline"
-"""The folder of the dataset: in a run, and among the runs for profiles of another tool."""
+"""The dataset's folder: in a run or, for the profiles of another tool, in the folder of runs."""
 
 PUSHED = "events"
-"""The folder of a hub's project that has the events of each package in a dataset of their own."""
+"""The folder in a project of a hub that has a dataset for each pushed package."""
 
 ORIGINS = "origins"
 """The folder of the descriptions."""
@@ -41,7 +41,7 @@ def communication_folder(folder: Path, run_id: str) -> Path:
 
 
 def origin_path(folder: Path, run_id: str, rank: int) -> Path:
-    """Return the file that describes the others of a rank."""
+    """Return the file that describes the profiles of a rank."""
     return folder / ORIGINS / run_key(run_id) / f"rank={rank}.jsonl"
 
 
@@ -55,13 +55,13 @@ def pushed_events(project: Path, sha256: str) -> Path:
     return project / PUSHED / sha256 / EVENTS
 
 
-def remove_events_among(runs_dir: Path, run_id: str, but: Path | None = None) -> None:
-    """Remove the events of a run that are not in its own folder, in all datasets but one.
+def remove_shared_events(runs_dir: Path, run_id: str, kept: Path | None = None) -> None:
+    """Remove the events of a run from all datasets that runs share, except the dataset ``kept``.
 
     Raises OSError if a file cannot be removed.
     """
     for dataset in (runs_dir / EVENTS, *(runs_dir / PUSHED).glob(f"*/{EVENTS}")):
-        if dataset != but:
+        if dataset != kept:
             remove_run_events(dataset, run_id)
             if dataset.parent != runs_dir and not any(dataset.parent.iterdir()):
                 dataset.parent.rmdir()

@@ -34,7 +34,7 @@ from playwright.sync_api import Browser
 
 from hpcprof.cli.main import cli
 from hpcprof.common.errors import StoreError, UsageError
-from hpcprof.profiles.event_folders import remove_events_among
+from hpcprof.profiles.event_folders import remove_shared_events
 from hpcprof.results.across import package as package_module
 from hpcprof.results.across.listing import list_runs
 from hpcprof.results.across.package import Package, described, unpacked, write_package
@@ -667,7 +667,7 @@ def test_the_run_of_before_is_whole_until_the_new_one_is(
     assert uploads.receive(digest, grant_of("ci"), size, size, b"").run == run
     assert all(events.written() for events in store.rank_events(run).values())
     assert not before.folder.exists() and len([*(tmp_path / "events").iterdir()]) == 1
-    remove_events_among(tmp_path, run)
+    remove_shared_events(tmp_path, run)
     assert not [*tmp_path.rglob("*.parquet")]
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from hpcprof.common.errors import HpcprofError, UsageError
-from hpcprof.profiles.event_folders import remove_events_among
+from hpcprof.profiles.event_folders import remove_shared_events
 from hpcprof.results.store.overview import StoredRun, baselined_runs, stored_runs
 from hpcprof.runs.directory import (
     ARRAY_SCRIPT,
@@ -198,7 +198,7 @@ def _remove_events(runs_dir: Path, run_id: str) -> None:
     try:
         for path in (*files_of_imported(run_id, runs_dir), page_path(runs_dir, run_id)):
             path.unlink(missing_ok=True)
-        remove_events_among(runs_dir, run_id)
+        remove_shared_events(runs_dir, run_id)
     except OSError as error:
         raise HpcprofError(f"cannot remove {error.filename}: {error.strerror}.") from None
 

@@ -32,8 +32,8 @@ from hpcprof.profiles.event_folders import (
     communication_folder,
     origin_path,
     pushed_events,
-    remove_events_among,
     remove_run_events,
+    remove_shared_events,
     run_key,
     table_path,
 )
@@ -259,7 +259,7 @@ def keep_package(package: Package, store: Store, project: Path, pushed: PushedRo
     store.replace_run(row, package.rows, pushed)
     try:
         # Nothing may stay of a run that was pushed before without --scrub.
-        remove_events_among(project, run_id, but=events)
+        remove_shared_events(project, run_id, kept=events)
     except OSError as error:
         raise HpcprofError(f"{error.filename} cannot be removed: {error.strerror}.") from None
     note_collected(Run(run_id, Path(row.path)), project)

@@ -1,6 +1,6 @@
 """The tables of a run: read where they are kept, or computed when they are asked for (`Policy`).
 
-A collect leaves lazy analyses out of a rank whose timeline it keeps, unless the profile is so small that
+A collect computes no lazy analyses of a rank whose timeline it keeps, unless the profile is so small that
 reading the timeline again would take longer than the analyses.
 """
 
@@ -44,22 +44,22 @@ if TYPE_CHECKING:  # a report from the store does without
     from hpcprof.results.collect.executors.processes import Processes
     from hpcprof.results.collect.timelines import Timelines
 
-_PER_ROW = 3e-7
-"""The time for a kept event, as a share of the time in which a worker starts."""
+_EVENT_COST = 3e-7
+"""Time that a kept event takes, as a share of the time in which a worker starts."""
 
 VERDICTS = ("skew", "skew_summary")
 """The analyses that judge how late ranks are."""
 
-Computed = Mapping[int, Mapping[str, "Outcome"]]
-"""Analyses by rank, or `WHOLE_RUN`, and name."""
+OutcomesByRank = Mapping[int, Mapping[str, "Outcome"]]
+"""The outcomes of analyses, by rank or `WHOLE_RUN` and by name."""
 
 
 class RunTables(Mapping[str, AnalysisTable]):
     """The tables of a run by the names of their analyses, each read or computed at its first use.
 
-    They are where the policy of their analysis says: in the database, in Parquet beside the events, or
-    nowhere. ``executor`` computes the lazy ones. A store that was opened to be read only stays as it is. A
-    late rank is a straggler in them from a cost of ``threshold`` percent of a step on.
+    The policy of an analysis says where its table is: in the database, in Parquet beside the events, or
+    nowhere. ``executor`` computes the lazy ones. A store that was opened read-only is not changed. The tables
+    call a late rank a straggler if it costs at least ``threshold`` percent of a step.
     """
 
     def __init__(
@@ -72,8 +72,8 @@ class RunTables(Mapping[str, AnalysisTable]):
     def table(self, name: str) -> AnalysisTable:
         """Return the table of an analysis.
 
-        Raises UsageError if there is no analysis of that name, and HpcprofError if that of a plug-in reads a
-        profile that is gone.
+        Raises UsageError if there is no analysis of that name, and HpcprofError if the analysis of a
+        plug-in reads a profile that is gone.
         """
         if name not in self._tables:
             analysis = find_analysis(name)
@@ -90,7 +90,7 @@ class RunTables(Mapping[str, AnalysisTable]):
 
     @cached_property
     def _step_set(self) -> Callable[[frozenset[StepRule]], StepSet] | None:
-        """Returns the steps of the run that some rules leave; None without steps."""
+        """Selects the steps of the run that some rules leave; None for a run without steps."""
         times = self._store.table(self._run.id, "step_times", ("rank", "step")).columns
         by_rank: dict[int, set[int]] = {}
         for rank, step in zip(times["rank"], times["step"], strict=True):
@@ -108,18 +108,17 @@ class RunTables(Mapping[str, AnalysisTable]):
         row = self._store.explanation(self._run.id)
         with suppress(msgspec.MsgspecError, KeyError):
             return int(from_json(row.explanation)["step"]["explained_steps"]) if row else 0
-        return 0  # a damaged one
+        return 0  # the stored explanation is damaged
 
     @cached_property
     def frames(self) -> Mapping[str, pd.DataFrame]:
         """The tables as other analyses read them; empty if the run has not been collected."""
         return _Frames(cache(self._frame))
 
-    def complete(self, names: Iterable[str] = ANALYSES) -> Computed:
+    def complete(self, names: Iterable[str] = ANALYSES) -> OutcomesByRank:
         """Compute and store lazy analyses that nobody has asked for yet, and return them.
 
-        Where the database cannot be written, they are not stored; nor is the reason of a rank whose timeline
-        is gone.
+        They are not stored if the database cannot be written; nor is the reason why a rank was not analyzed.
         """
         missing = {} if self._store.read_only else self._store.unasked(self._run.id, names)
         if not missing:
@@ -135,12 +134,12 @@ class RunTables(Mapping[str, AnalysisTable]):
             for rank, wanted in sorted(missing.items())
         ]
         computed: dict[int, Mapping[str, Outcome]] = {}
-        # To find out the ranks of thousands of files takes seconds.
-        profiled = cache(partial(find_timelines, run))
+        # Finding the ranks of thousands of files takes seconds: done once, and only if needed.
+        find = cache(partial(find_timelines, run))
         for task, result in self._executor(analyze_kept, tasks):
             rank = task.events.rank
             try:
-                outcomes = result if isinstance(result, dict) else _from_profile(profiled, task, result)
+                outcomes = result if isinstance(result, dict) else _from_profile(find, task, result)
             except HpcprofError as error:
                 outcomes = _not_computed(task.analyses, f"rank {rank} was not analyzed", error)
             else:
@@ -149,7 +148,7 @@ class RunTables(Mapping[str, AnalysisTable]):
                     store.put_analyses(run.id, rank, outcomes, {rank: task.events.sha256})
             computed[rank] = outcomes
         if run_tables:
-            computed[WHOLE_RUN] = _lists_over_ranks(run, store, run_tables)
+            computed[WHOLE_RUN] = _analyze_over_ranks(run, store, run_tables)
         return computed
 
     def __getitem__(self, name: str) -> AnalysisTable:
@@ -159,7 +158,7 @@ class RunTables(Mapping[str, AnalysisTable]):
             raise KeyError(name) from None
 
     def __iter__(self) -> Iterator[str]:
-        # A request for all of them waits for one reading of each timeline.
+        # Compute all lazy analyses at once, so that each timeline is read once.
         self.complete()
         return iter(ANALYSES)
 
@@ -172,16 +171,17 @@ class RunTables(Mapping[str, AnalysisTable]):
         if computed:
             self._notes = None
         elif self._tables and self._notes is None:
-            # A search for the notes of one analysis passes over those of all.
+            # Reading the notes of all analyses takes no longer than searching for those of one.
             self._notes = self._store.notes(self._run.id)
         table = self._store.table(self._run.id, name, notes=self._notes)
         for rank, outcomes in computed.items():
+            # Rows that could not be stored are added here.
             if not (table.count if rank == WHOLE_RUN else table.rows_by_rank[rank]):
                 new = AnalysisTable.from_outcome(outcomes[name], rank)
                 columns = {key: [*values, *new.columns[key]] for key, values in table.columns.items()}
                 reasons = {other: reason for other, reason in table.reasons.items() if other != rank}
                 table = replace(table, columns=columns, reasons=reasons | new.reasons)
-        # Reasons are stored without run and database.
+        # Stored reasons name a command without the run and the database.
         collect = command_line(self._store, "collect", typed_run(self._run)) if table.reasons else ""
         reasons = {rank: _with_command(text, self._run, collect) for rank, text in table.reasons.items()}
         return replace(table, reasons=reasons)
@@ -278,7 +278,7 @@ def _analyze(task: KeptRank, timeline: Timeline) -> dict[str, Outcome]:
     return {name: analyze_rank(ANALYSES[name], timeline, task.events.rank) for name in task.analyses}
 
 
-def _lists_over_ranks(run: Run, store: Store, names: Sequence[str]) -> Mapping[str, Outcome]:
+def _analyze_over_ranks(run: Run, store: Store, names: Sequence[str]) -> Mapping[str, Outcome]:
     from hpcprof.results.collect.over_ranks import analyze_matched
 
     sha256 = {rank: profile.sha256 for rank, profile in store.profiles(run.id).items()}
@@ -298,9 +298,7 @@ def _not_computed(names: Iterable[str], subject: str, error: HpcprofError) -> di
     return {name: Outcome(_no_columns(ANALYSES[name]), reason) for name in names}
 
 
-def _from_profile(
-    profiled: Callable[[], Timelines], task: KeptRank, result: Lost | None
-) -> dict[str, Outcome]:
+def _from_profile(find: Callable[[], Timelines], task: KeptRank, result: Lost | None) -> dict[str, Outcome]:
     """Return the analyses of a rank whose timeline is not kept from its profile.
 
     Raises HpcprofError if the profile cannot be read, or the process that should have read the timeline was
@@ -308,7 +306,7 @@ def _from_profile(
     """
     if isinstance(result, Lost):
         raise HpcprofError(result.reason)
-    timelines = profiled()
+    timelines = find()
     if task.events.rank not in timelines.paths:
         raise HpcprofError("its timeline is not kept, and its profile is gone")
     return _analyze(task, replace(timelines.read(task.events.rank), step_range=task.step_range))
@@ -319,7 +317,7 @@ def _no_columns(analysis: Analysis) -> dict[str, list[Any]]:
 
 
 def _lazy_tables_in(sql: str, store: Store) -> Iterator[tuple[str, Mapping[int, Sequence[str]]]]:
-    """Yield the runs that lack lazy tables which an SQL names, and these tables by rank."""
+    """Yield the runs that lack lazy tables that an SQL query names, and these tables by rank."""
     named = {name.lower() for name in re.findall(r"analysis_(\w+)", sql, re.IGNORECASE)}
     names = [name for name in named & ANALYSES.keys() if ANALYSES[name].policy is Policy.LAZY]
     for row in store.runs() if names and store.exists() else ():
@@ -328,14 +326,14 @@ def _lazy_tables_in(sql: str, store: Store) -> Iterator[tuple[str, Mapping[int, 
 
 
 def complete_tables(sql: str, store: Store, runs_dir: Path, executor: Executor = serially) -> None:
-    """Complete the tables that an SQL on the results database names, in all runs."""
+    """Complete the tables that an SQL query on the results database names, in all runs."""
     for run_id, lacking in _lazy_tables_in(sql, store):
         names = {name for rank_names in lacking.values() for name in rank_names}
         RunTables(find_known_run(run_id, runs_dir, store), store, executor).complete(names)
 
 
 def incomplete_tables(sql: str, store: Store) -> list[str]:
-    """Return a sentence for each run that lacks rows of a table that an SQL on the results database names."""
+    """Return a sentence for each run that lacks rows of the tables that an SQL query names."""
     listed = []
     for run_id, lacking in _lazy_tables_in(sql, store):
         tables = sorted({f"analysis_{name}" for rank_names in lacking.values() for name in rank_names})
@@ -348,13 +346,13 @@ def incomplete_tables(sql: str, store: Store) -> list[str]:
     return listed
 
 
-def asked_on_all_cpus(
+def lazy_on_all_cpus(
     function: Callable[[TaskT], ResultT], tasks: Sequence[TaskT]
 ) -> Iterator[tuple[TaskT, ResultT | Lost]]:
-    """Compute lazy analyses in processes of this machine, or in this one where that is as quick."""
+    """Compute lazy analyses in processes of this machine, or in this process if that is no slower."""
 
     def work(task: KeptRank) -> float:
-        return sum(task.events.written_rows().values()) * _PER_ROW
+        return sum(task.events.written_rows().values()) * _EVENT_COST
 
     yield from _processes(work=work, if_quicker=True)(function, tasks)
 

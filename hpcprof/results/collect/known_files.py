@@ -32,9 +32,8 @@ _MIN_AGE_NS = 2_000_000_000
 _MAX_UNUSED_SECONDS = 90 * 86400.0
 _VERSION = f"{__version__}, {ANALYSIS_VERSION}"
 
-
 _SQLITE, _WITHOUT_LOG = b"SQLite format 3\0", b"\1\1"
-_HEADER_BYTES, _VERSIONS, _CHANGES = 100, slice(18, 20), slice(24, 28)
+_HEADER_BYTES, _FORMAT_VERSIONS, _CHANGE_COUNTER = 100, slice(18, 20), slice(24, 28)
 
 
 class Stamp(msgspec.Struct, frozen=True, array_like=True):
@@ -50,17 +49,17 @@ class Identity(msgspec.Struct, frozen=True):
     """Rank and source file of a profile."""
 
     path: Path
-    """The file to read: another one if the profile is a report."""
+    """The file to read; for a report, its export or table."""
     rank: int | None
     """The rank of the profile; None if it is unknown."""
     several: SeveralRanks | None
-    """The ranks if it holds several."""
+    """The ranks of a profile of several ranks; None for any other."""
     stamps: tuple[Stamp, ...] = ()
     """Stamps of the profile and its files from before the reading; empty if they changed just then."""
 
 
 class KnownFile(msgspec.Struct, frozen=True):
-    """A profile that was collected; ``sha256`` is by rank that of the files that were read."""
+    """A profile that was collected; ``sha256`` is the digest of the files that were read, by rank."""
 
     identity: Identity
     sha256: Mapping[int, str]
@@ -77,17 +76,17 @@ class _Entry(msgspec.Struct, frozen=True):
 
 
 class _StoreState(msgspec.Struct, frozen=True, array_like=True):
-    """The state of a store in SQLite, which differs once it has changed; ``changes`` is SQLite's count."""
+    """The state of an SQLite file, which differs after each change; ``changes`` is SQLite's counter."""
 
     stamp: Stamp
     changes: int
 
 
-class Settled(msgspec.Struct, frozen=True):
-    """A run that a store has collected completely.
+class SettledRun(msgspec.Struct, frozen=True):
+    """A run whose profiles a store has completely.
 
     ``read`` are the names of the files to read in the order of their ranks, ``losses`` the sentences about
-    what they lack, and ``events`` is the folder of what is kept of the ranks beside the store.
+    missing data, and ``events`` is the folder of the kept events.
     """
 
     run_id: str
@@ -98,14 +97,14 @@ class Settled(msgspec.Struct, frozen=True):
 
 
 class _Folder(msgspec.Struct, frozen=True):
-    """The profiles of a folder, and by the path of a store the run that it has of them."""
+    """The profiles of a folder, and the settled run of each store, by the path of the store."""
 
     version: str
     files: dict[str, _Entry]
-    stores: dict[str, Settled] = {}
+    stores: dict[str, SettledRun] = {}
 
 
-_NOTHING = _Folder(_VERSION, {})
+_UNKNOWN_FOLDER = _Folder(_VERSION, {})
 
 
 def stamps_of(profile: Path, read: Path) -> tuple[Stamp, ...]:
@@ -124,7 +123,7 @@ def stamps_of(profile: Path, read: Path) -> tuple[Stamp, ...]:
 
 
 def _stamp(path: Path) -> Stamp:
-    # NFS asks its server for the state of a file when the file is opened, and may not when it is not.
+    # On NFS, only opening a file is sure to ask the server for its state.
     file = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
         status = os.fstat(file)
@@ -134,7 +133,7 @@ def _stamp(path: Path) -> Stamp:
 
 
 def unchanged_files(files: Sequence[Path]) -> dict[Path, KnownFile]:
-    """Return what is known of those profiles of a folder whose stamps are still the same."""
+    """Return the known profiles of a folder whose stamps are still the same."""
     return _unchanged_files(files, _load(files[0].parent)) if files else {}
 
 
@@ -164,12 +163,12 @@ def remember(files: Mapping[Path, KnownFile]) -> None:
         _write(folder, _Folder(_VERSION, entries))
 
 
-def settled_state(run_id: str, files: Sequence[Path], store: Path) -> Settled | None:
-    """Return what a store in SQLite has of a run if neither its profiles nor the store have changed.
+def settled_state(run_id: str, files: Sequence[Path], store: Path) -> SettledRun | None:
+    """Return the settled run of an SQLite store if neither its profiles nor the store have changed.
 
-    None if that is unknown, so that a collect has to read them.
+    None if that is unknown: a collect then has to open the store.
     """
-    folder = _load(files[0].parent) if files else _NOTHING
+    folder = _load(files[0].parent) if files else _UNKNOWN_FOLDER
     stored = folder.stores.get(str(store.absolute()))
     if stored is None or stored.run_id != run_id or stored.store != _state_of(store):
         return None
@@ -182,18 +181,15 @@ def settled_state(run_id: str, files: Sequence[Path], store: Path) -> Settled | 
 def remember_settled(
     run_id: str, files: Sequence[Path], store: Path, read: Iterable[Path], losses: Iterable[str], events: str
 ) -> None:
-    """Keep that a collect has just found nothing new for a store in SQLite; see `Settled`."""
+    """Record that a collect has just found nothing new for a store in SQLite; see `SettledRun`."""
     state, folder = _state_of(store), _load(files[0].parent)
-    if state is None or {file.name for file in files} != folder.files.keys():
+    known = {file.name for file in files} == folder.files.keys()
+    if state is None or not known or not has_run_events(Path(events), run_id):
         return
-    if not has_run_events(Path(events), run_id):
-        return
-    state_of_run = Settled(run_id, state, tuple(path.name for path in read), tuple(losses), events)
+    state_of_run = SettledRun(run_id, state, tuple(path.name for path in read), tuple(losses), events)
     if folder.stores.get(str(store.absolute())) != state_of_run:
-        _write(
-            files[0].parent,
-            _Folder(_VERSION, folder.files, folder.stores | {str(store.absolute()): state_of_run}),
-        )
+        stores = folder.stores | {str(store.absolute()): state_of_run}
+        _write(files[0].parent, _Folder(_VERSION, folder.files, stores))
 
 
 def _state_of(store: Path) -> _StoreState | None:
@@ -202,14 +198,14 @@ def _state_of(store: Path) -> _StoreState | None:
         stamp = _stamp(store)
         with store.open("rb") as file:
             header = file.read(_HEADER_BYTES)
-        # Somebody is writing, or ended while writing: what is in the file may not be what the store has.
+        # With a journal, a write is going on or was cut off: the file may differ from the store.
         busy = store.with_name(f"{store.name}-journal").exists()
     except OSError:
         return None
     # With a write-ahead log, changes are not counted (SQLite's file format, 1.3.3 and 1.3.7).
-    if busy or not header.startswith(_SQLITE) or header[_VERSIONS] != _WITHOUT_LOG:
+    if busy or not header.startswith(_SQLITE) or header[_FORMAT_VERSIONS] != _WITHOUT_LOG:
         return None
-    return _StoreState(stamp, int.from_bytes(header[_CHANGES], "big"))
+    return _StoreState(stamp, int.from_bytes(header[_CHANGE_COUNTER], "big"))
 
 
 def _write(folder: Path, content: _Folder) -> None:
@@ -226,8 +222,8 @@ def _load(folder: Path) -> _Folder:
     try:
         cached = from_json(read_file(_cache(folder)), _Folder)
     except (OSError, msgspec.DecodeError):
-        return _NOTHING
-    return cached if cached.version == _VERSION else _NOTHING
+        return _UNKNOWN_FOLDER
+    return cached if cached.version == _VERSION else _UNKNOWN_FOLDER
 
 
 def _cache(folder: Path) -> Path:

@@ -57,7 +57,7 @@ def find_known_run(reference: str, runs_dir: Path, store: Store) -> Run:
         return known_runs[0]
     if known_runs[0].manifest is None:
         raise UsageError(f"{several_runs(known_runs)}: name one of them.")
-    return find_run(reference, runs_dir)
+    return find_run(reference, runs_dir)  # raises the error for a sweep
 
 
 def find_known_runs(references: Sequence[str], runs_dir: Path, store: Store) -> list[Run]:
@@ -73,7 +73,7 @@ def find_known_runs(references: Sequence[str], runs_dir: Path, store: Store) -> 
 def find_runs_to_collect(references: Sequence[str], runs_dir: Path, store: Store) -> list[Run]:
     """Return the runs that a user wants to have collected: files of one folder are one run.
 
-    Beside one run, snapshots of memory and logs of Darshan are about that run.
+    Snapshots of memory and logs of Darshan that are given together with one run belong to that run.
     """
     files = [Path(reference) for reference in references if _is_profile(reference)]
     names = [reference for reference in references if not _is_profile(reference)]
@@ -111,7 +111,7 @@ def _known_runs(
     if reference in elsewhere:
         return [_from_store(reference, stored, store)]
     matching = matching_ids(reference, [*submitted, *elsewhere]) if "/" not in reference else []
-    if not matching and reference and elsewhere:
+    if not matching and reference and elsewhere:  # a run may be named by its only file
         matching = [name for name in store.runs_of_file(reference) if name in elsewhere]
     if len(matching) == 1 and matching[0] in elsewhere:
         return [_from_store(matching[0], stored, store)]
@@ -120,12 +120,12 @@ def _known_runs(
     try:
         return find_runs(reference, runs_dir)
     except UsageError:
-        # Not found there either, the error lists the names of both.
+        # The error lists the names in the folder and in the store.
         return [find_run(reference, runs_dir, list(stored))]
 
 
 def stored_run(reference: str, runs_dir: Path, paths: Mapping[str, str]) -> Run | None:
-    """Return the collected run that an id or another name of one stands for; None if there is none.
+    """Return the collected run that a name refers to, its id or another one; None if there is none.
 
     Runs in ``runs_dir`` are not considered: they are found there, or their name is ambiguous there. ``paths``
     has the path of each collected run by id. Raises UsageError if the name matches several runs.
@@ -147,7 +147,7 @@ def _from_store(run_id: str, paths: Mapping[str, str], store: Store) -> Run:
 
 
 def _open_stored_run(run_id: str, path: Path) -> Run:
-    """Return a collected run with its manifest, if its directory can be read and still is that of the run."""
+    """Return a collected run with its manifest, if its directory can be read and still belongs to it."""
     with suppress(HpcprofError, OSError):
         run = open_run(path)
         if run.id == run_id:
@@ -182,7 +182,7 @@ def _store_options(store: Store) -> list[str]:
 
 
 def typed_run(run: Run) -> str:
-    """Return a name of a run that every command accepts: its path, or its id where that is not enough."""
+    """Return a name of a run that every command accepts: its path, or else its only file or its id."""
     if not run.path.is_dir():
         return run.id
     if run.files is None or open_run(run.path).id == run.id:
