@@ -1,8 +1,8 @@
 """The data of the charts of a run's page: plain lists, with times in nanoseconds.
 
 Each chart is a dict with ``kind``, the drawing function of the page's script, ``title``, the message of the
-data, and ``note``, the quantity and the number of its samples. Texts are raw: the
-script writes them as text and never as markup.
+data, and ``note``, the quantity and the number of its samples. Texts are raw:
+the script writes them as text and never as markup.
 """
 
 from collections import Counter, defaultdict
@@ -25,8 +25,8 @@ from hpcprof.report.page.step_charts import Chart, bars, modes_chart, steps_char
 from hpcprof.results.store.analysis_table import Row
 
 _TOP_CAUSES = 12
-_WORTH_SAYING = 0.02
-"""Ranks that differ by less than this share are alike."""
+_MIN_DIFFERENCE = 0.02
+"""Minimum share by which a rank must differ from the others to be named."""
 
 _PARTS = (
     ("compute", "compute"),
@@ -40,14 +40,14 @@ _OWN_PARTS = ("compute", "exposed_mem", "idle")
 
 
 def chart_data(contents: Contents) -> list[Chart]:
-    """Return each chart that the run has data for, in the order in which a reader asks."""
+    """Return each chart that the run has data for, in the order of the page."""
     points = contents.results[0].every_point() if contents.results else []
-    made = [modes_chart(point) for point in points if point.modes]
-    parts: tuple[Callable[[Contents], Chart | None], ...] = (steps_chart, _account, _phases, _idle_chart)
-    made += [chart for part in parts if (chart := part(contents)) is not None]
-    made += kernel_charts(contents)
+    charts = [modes_chart(point) for point in points if point.modes]
+    makers: tuple[Callable[[Contents], Chart | None], ...] = (steps_chart, _account, _phases, _idle_chart)
+    charts += [chart for make in makers if (chart := make(contents)) is not None]
+    charts += kernel_charts(contents)
     memory = _memory(contents)
-    return [*made, *([memory] if memory else []), *memory_charts(contents)]
+    return [*charts, *([memory] if memory else []), *memory_charts(contents)]
 
 
 def _account(contents: Contents) -> Chart | None:
@@ -58,7 +58,7 @@ def _account(contents: Contents) -> Chart | None:
     steps, means = Counter(account["rank"]), _means(account)
     times = _own_times(means)
     waits = any(time is not None for time in account["wait_for_peer_ns"])
-    drawn = [(part, name) for part, name in _PARTS if waits or part != "wait_for_peer"]
+    shown_parts = [(part, name) for part, name in _PARTS if waits or part != "wait_for_peer"]
     shown_ranks, note = _shown_ranks(times)
     note = f"Mean of {counted(min(steps.values()), 'step')} of each rank. {note}"
     if len(times) > 1:
@@ -72,17 +72,17 @@ def _account(contents: Contents) -> Chart | None:
     if other_steps := contents.counted_steps("step_account", "chart"):
         note += f" {other_steps}"
     rows = [
-        _of_rank(
+        _rank_bar(
             rank,
-            [[name, round(means[rank][part])] for part, name in drawn],
+            [[name, round(means[rank][part])] for part, name in shown_parts],
             detail=f"{format_ns(times[rank])} of its own",
         )
         for rank in shown_ranks
     ]
-    return bars("account", f"Time of a step by rank: {_said_of_own_time(times)}", note, rows, stacked=True)
+    return bars("account", f"Time of a step by rank: {_own_time_sentence(times)}", note, rows, stacked=True)
 
 
-def _of_rank(rank: int, parts: Sequence[Sequence[Any]], *, detail: str = "", where: str = "") -> Row:
+def _rank_bar(rank: int, parts: Sequence[Sequence[Any]], *, detail: str = "", where: str = "") -> Row:
     return {"label": f"rank {rank}{where}", "rank": rank, "detail": detail, "parts": parts}
 
 
@@ -113,10 +113,10 @@ def _busiest(times: Mapping[int, float]) -> tuple[int, float] | None:
         return None
     most = max(times, key=lambda rank: times[rank])
     median_of_others = median(time for rank, time in times.items() if rank != most)
-    return None if times[most] < median_of_others * (1 + _WORTH_SAYING) else (most, median_of_others)
+    return None if times[most] < median_of_others * (1 + _MIN_DIFFERENCE) else (most, median_of_others)
 
 
-def _said_of_own_time(times: Mapping[int, float]) -> str:
+def _own_time_sentence(times: Mapping[int, float]) -> str:
     if len(times) == 1:
         return f"{format_ns(next(iter(times.values())))} of its own"
     busiest = _busiest(times)
@@ -152,13 +152,16 @@ def _breakdown(contents: Contents) -> Chart | None:
         return None
     names = dict(_PARTS)
     shown_ranks, note = _shown_ranks({rank: row["compute_ns"] for rank, row in rows.items()})
-    drawn = (*_OWN_PARTS, "exposed_comm")
+    parts = (*_OWN_PARTS, "exposed_comm")
     return bars(
         "account",
         "GPU time by rank",
         "The parts add up to the span from the first to the last GPU operation. "
         f"Communication includes waiting for peers, so a late rank has the least of it. {note}",
-        [_of_rank(rank, [[names[part], rows[rank][f"{part}_ns"]] for part in drawn]) for rank in shown_ranks],
+        [
+            _rank_bar(rank, [[names[part], rows[rank][f"{part}_ns"]] for part in parts])
+            for rank in shown_ranks
+        ],
         stacked=True,
     )
 
@@ -187,7 +190,7 @@ def _phases(contents: Contents) -> Chart | None:
                 "points": [[rank, values[rank], phase_rows[rank]["p95_ns"]] for rank in sorted(shown_ranks)],
             }
         )
-    culprits = late or {*busiest[:1]} if busiest else late
+    culprits = late or ({busiest[0]} if busiest else set())
     longest = _longest_phase(by_phase, "p50_ns" if contents.counted_steps("phases") else "mean_ns")
     note = (
         "The bar is the median step of the median rank, the line reaches from the fastest to the slowest. "
@@ -203,10 +206,10 @@ def _phases(contents: Contents) -> Chart | None:
 
 
 def _longer_phase(by_phase: Mapping[str, Mapping[int, Row]], culprits: Set[int]) -> str:
-    """Return which rank spends more in a phase than the others; empty if none does.
+    """Return a sentence about the rank that spends more in a phase than the others; empty if none does.
 
-    The others wait for ``culprits``, ranks that are late or work longer, and so spend more in some phase too:
-    only a culprit is named, if there are some.
+    The others wait for ``culprits``, ranks that are late or work longer, and so spend more in some phase too.
+    If there are culprits, only they are named.
     """
     best: tuple[float, str, int, float] | None = None
     step = sum(median(row["p50_ns"] for row in by_rank.values()) for by_rank in by_phase.values())
@@ -217,12 +220,12 @@ def _longer_phase(by_phase: Mapping[str, Mapping[int, Row]], culprits: Set[int])
                 other["p50_ns"] for other_rank, other in by_rank.items() if other_rank != rank
             )
             more = by_rank[rank]["p50_ns"] - median_of_others
-            if more > _WORTH_SAYING * step and (best is None or more > best[0]):
+            if more > _MIN_DIFFERENCE * step and (best is None or more > best[0]):
                 best = more, name, rank, median_of_others
     if not best:
         return ""
     more, name, rank, median_of_others = best
-    # Several times next to nothing says little.
+    # More than 100 % of a short time says little.
     share = f" ({100 * more / median_of_others:.0f} %)" if more < median_of_others else ""
     return (
         f"rank {rank} spends {format_ns(more)} more in {visible(name)} than the median of the others{share}"
@@ -230,7 +233,7 @@ def _longer_phase(by_phase: Mapping[str, Mapping[int, Row]], culprits: Set[int])
 
 
 def _longest_phase(by_phase: Mapping[str, Mapping[int, Row]], key: Literal["mean_ns", "p50_ns"]) -> str:
-    """Return the phase that takes the most by ``key``. Means add up to the mean step; medians do not."""
+    """Return a sentence about the longest phase by ``key``. Means add up to the mean step; medians do not."""
     middle = fmean if key == "mean_ns" else median
     times = {name: middle(row[key] for row in by_rank.values()) for name, by_rank in by_phase.items()}
     longest, step = max(times, key=lambda name: times[name]), sum(times.values())
@@ -258,7 +261,7 @@ def _idle_chart(contents: Contents) -> Chart | None:
         note += " The tick is the rank with the most."
     if len(top) < len(means):
         note += f" The {len(top)} largest of {len(means)} causes."
-    # As the account calls them.
+    # The account uses the same names.
     names = {key: IDLE_CAUSES.get(key[0], key[0]).removeprefix("idle: ") for key in top}
     drawn = [
         {
@@ -310,7 +313,7 @@ def _memory(contents: Contents) -> Chart | None:
         used, held = row["allocated_max_bytes"], row["reserved_max_bytes"]
         device = f", {visible(row['device'])}" if several else ""
         parts = [["allocated", used], ["reserved beyond that", max(0, held - used)]]
-        drawn.append(_of_rank(row["rank"], parts, where=device))
+        drawn.append(_rank_bar(row["rank"], parts, where=device))
     return bars("memory", title, note, drawn, unit="bytes", stacked=True)
 
 
@@ -337,31 +340,25 @@ _SNAPSHOT_EVENTS = {
 
 def memory_charts(contents: Contents) -> list[dict[str, Any]]:
     """Return a chart of the memory over the time of each snapshot, stacked by kind."""
-    snapshots = sorted(contents.table("memory_snapshots").rows, key=lambda row: -row["peak_bytes"])[
-        :_MOST_SNAPSHOTS
-    ]
+    snapshots = sorted(contents.table("memory_snapshots").rows, key=lambda row: -row["peak_bytes"])
     if not snapshots:
         return []
     rows = contents.table("memory_over_step").rows
     charts = []
-    for place, snapshot in enumerate(snapshots):
+    for place, snapshot in enumerate(snapshots[:_MOST_SNAPSHOTS]):
         kinds = [row for row in rows if all(row[key] == snapshot[key] for key in _SNAPSHOT_KEY)]
         if len(kinds) > 1:
-            charts.append(_chart(contents, snapshot, kinds, f"gpu-memory-{place}"))
+            charts.append(_snapshot_chart(contents, snapshot, kinds, f"gpu-memory-{place}"))
     return charts
 
 
-def _chart(contents: Contents, snapshot: Row, rows: list[Row], name: str) -> dict[str, Any]:
+def _snapshot_chart(contents: Contents, snapshot: Row, rows: list[Row], name: str) -> dict[str, Any]:
     begin, in_profile = _begin(contents, snapshot, rows)
     when = _SNAPSHOT_EVENTS.get(snapshot["event"], "").format(step=snapshot["step"])
     peak = format_bytes(snapshot["peak_bytes"])
     series = {title: [row[f"{kind}_bytes"] for row in rows] for kind, title in _MEMORY_KINDS.items()}
     note = "Memory of PyTorch's allocator by kind, from its recorded events."
-    note += (
-        " The time begins with the step in the timeline."
-        if in_profile
-        else " The time begins with the first event."
-    )
+    note += f" The time begins with {'the step in the timeline' if in_profile else 'the first event'}."
     if not snapshot["complete"]:
         note += " Earlier events of the step are lost."
     return {
@@ -371,7 +368,7 @@ def _chart(contents: Contents, snapshot: Row, rows: list[Row], name: str) -> dic
         "note": note,
         "time_ns": [row["time_ns"] - begin for row in rows],
         "peak_ns": snapshot["time_ns"] - begin,
-        # The number of a kind is that of its colour.
+        # The place of a kind selects its colour.
         "parts": [
             [title, values, place] for place, (title, values) in enumerate(series.items()) if any(values)
         ],
@@ -400,12 +397,12 @@ _QUANTITIES = (
 
 
 def message_matrix(contents: Contents) -> dict[str, Any] | None:
-    """Return what the matrix of a run's messages is drawn from, None without messages.
+    """Return the data of the matrix of messages between ranks; None without messages.
 
-    ``ranks`` is the number of ranks and ``block`` that of the ranks that share a line. ``row`` and ``column``
-    are the lines of the sender and the receiver of each cell with messages, and each of ``quantities`` has
-    the ``values`` of these. ``nodes`` has the first rank of each run of ranks on one node, and ``node_names``
-    its name; both are empty where the ranks of some node are not known.
+    ``ranks`` is the number of ranks, and ``block`` the number of ranks in a line. ``row`` and ``column`` are
+    the lines of the sender and the receiver of each cell with messages, and each of ``quantities`` has the
+    ``values`` of these cells. ``nodes`` has the first rank on each node, and ``node_names`` the names of
+    the nodes; both are empty if the node of some rank is unknown.
     """
     table = contents.table("mpi_matrix").columns
     if not table or not table["sender"]:
@@ -437,7 +434,7 @@ def message_matrix(contents: Contents) -> dict[str, Any] | None:
 
 
 def _nodes(contents: Contents, ranks: int) -> tuple[list[int], list[str]]:
-    """Return where the ranks of each node begin, and the names of these; nothing if some are unknown."""
+    """Return the first rank on each node, and the names of the nodes; nothing if some are unknown."""
     hosts = [contents.profiles[rank].host if rank in contents.profiles else None for rank in range(ranks)]
     if None in hosts:
         return [], []

@@ -48,8 +48,6 @@ from hpcprof.results.store.run_communication import Carrier, RankCommunication
 from hpcprof.results.store.store import Store
 from hpcprof.runs.directory import Run
 
-_ANNOTATION, _NAME_IID, _UNSIGNED_FIELDS, _TEXT_IID = 4, 1, 3, 17
-
 CATEGORIES = (
     *("step", "kernel", "memory", "graph", "wait", "annotation", "api", "operator", "module", "range"),
     *("projection", "mpi", "mpi request"),
@@ -57,7 +55,7 @@ CATEGORIES = (
 """The categories of slices."""
 
 NOTES = ("grid", "block", "bytes", "shapes", "types")
-"""Details of slices beyond their names."""
+"""The annotations of slices: details beyond their names."""
 
 Shift = Callable[[Ints], Ints]
 """Converts time stamps of a rank to the clock of the trace."""
@@ -84,7 +82,7 @@ class SliceColumns(msgspec.Struct):
     values: Texts = msgspec.field(default_factory=Texts)
     start: list[Ints] = msgspec.field(default_factory=list)
     end: list[Ints] = msgspec.field(default_factory=list)
-    """As in the trace."""
+    """Times in ns on the clock of the trace."""
     name: list[Ints] = msgspec.field(default_factory=list)
     category: list[Ints] = msgspec.field(default_factory=list)
     """Numbers of `names`, and of `CATEGORIES` from 1."""
@@ -116,10 +114,10 @@ class SliceColumns(msgspec.Struct):
         return first
 
 
-class Firsts(NamedTuple):
-    """The numbers of the first slices of ``timeline.operations()``, the calls, the operators and ranges.
+class FirstSlices(NamedTuple):
+    """The number of the first slice of each table.
 
-    ``ranges`` are those that `on_one_thread` leaves, and ``requests`` those of `mpi_requests`.
+    ``work`` are ``timeline.operations()``, ``ranges`` those across threads, ``requests`` `mpi_requests`.
     """
 
     work: int
@@ -130,8 +128,8 @@ class Firsts(NamedTuple):
     requests: int
 
 
-def add_timeline(slices: SliceColumns, timeline: Timeline, shift: Shift, whole: bool) -> Firsts:
-    """Add all events of a timeline; of a ``whole`` one also its ranges where their work is on the GPU."""
+def add_timeline(slices: SliceColumns, timeline: Timeline, shift: Shift, whole: bool) -> FirstSlices:
+    """Add all events of a timeline; if it is ``whole``, also its ranges at the times of their GPU work."""
     names = slices.names.numbers([*timeline.strings.tolist(), "(no name)"])
 
     def add(category: str, table: _Rows, tracks: Mapping[str, Ints], notes: Encoded | None = None) -> int:
@@ -139,8 +137,8 @@ def add_timeline(slices: SliceColumns, timeline: Timeline, shift: Shift, whole: 
         return slices.add(category, shift(table.start), shift(table.end), names[table.name], notes, tracks)
 
     kernels, memory = timeline.kernels, timeline.memops
-    # The tracks of a device and a stream have the same name in all tables, and so are one.
     shapes = join(*(_text_note(name, _sizes(slices, getattr(kernels, name))) for name in ("grid", "block")))
+    # A stream has one track for all tables, because its track has the same name in all of them.
     work = add("kernel", kernels, _streams(kernels), shapes)
     sizes = varints(_UNSIGNED_FIELDS, np.maximum(memory.bytes, 0))
     add("memory", memory, _streams(memory), _annotation("bytes", sizes, memory.bytes >= 0))
@@ -158,16 +156,15 @@ def add_timeline(slices: SliceColumns, timeline: Timeline, shift: Shift, whole: 
     projected = ranges_on_gpu(timeline) if whole else Ranges.empty()
     rows = {"ranges on the GPU": np.arange(len(projected))} if len(projected) else {}
     add("projection", projected, rows)
-    free = ranges.take(~in_thread)
-    tracks = {"ranges across threads": np.arange(len(free))} if len(free) else {}
-    own_ranges = add("range", free, tracks)
+    across = ranges.take(~in_thread)
+    tracks = {"ranges across threads": np.arange(len(across))} if len(across) else {}
+    ranges_across = add("range", across, tracks)
     mpi_calls = add("mpi", timeline.mpi_calls, _threads(timeline.mpi_calls))
     requests = mpi_requests(timeline)
     tracks = {"MPI requests": np.arange(len(requests))} if len(requests) else {}
-    begun = slices.add(
-        *("mpi request", shift(requests.start), shift(requests.end)), names[requests.operation], None, tracks
-    )
-    return Firsts(work, calls, operators, own_ranges, mpi_calls, begun)
+    start, end = shift(requests.start), shift(requests.end)
+    first_request = slices.add("mpi request", start, end, names[requests.operation], None, tracks)
+    return FirstSlices(work, calls, operators, ranges_across, mpi_calls, first_request)
 
 
 def _streams(table: GpuSpans, suffix: str = "") -> dict[str, Ints]:
@@ -182,7 +179,7 @@ def _threads(table: NamedSpans) -> dict[str, Ints]:
 
 
 def _sizes(slices: SliceColumns, sizes: Ints) -> Ints:
-    """Return the numbers of the texts of sizes, shape (n, 3)."""
+    """Return the number of the text of each size, shape (n,); ``sizes`` have the shape (n, 3)."""
     if not len(sizes):
         return np.empty(0, np.int64)
     different, which = numbered_rows(*sizes.T)
@@ -191,7 +188,7 @@ def _sizes(slices: SliceColumns, sizes: Ints) -> Ints:
 
 def _inputs(slices: SliceColumns, timeline: Timeline) -> Encoded:
     table = timeline.operators
-    # Most texts of a profile are names of something else.
+    # Only the texts of inputs get a number: most texts of a profile name something else.
     used = np.unique(np.concatenate([table.dims, table.types]))
     used = used[used >= 0]
     number = np.zeros(len(timeline.strings) + 1, np.int64)
@@ -244,6 +241,7 @@ _TYPE, _TRACK_ID, _NAME, _CATEGORY, _COUNT, _FLOW, _LAST_FLOW = 9, 11, 10, 3, 30
 _BEGIN, _END, _COUNTER = 1, 2, 4
 _REALTIME, _BOOTTIME = 1, 6
 _IN_ORDER, _NUMBER, _BYTES = 3, 2, 3
+_ANNOTATION, _NAME_IID, _UNSIGNED_FIELDS, _TEXT_IID = 4, 1, 3, 17
 
 _IDS_PER_RANK = 1 << 32
 """Ids of tracks and arrows within a rank are below this."""
@@ -296,7 +294,7 @@ def rank_packets(
     for track, time, value in counter_tracks:
         kind = _constant(_TYPE, _COUNTER, len(time))
         event = join(kind, _constant(_TRACK_ID, track, len(time)), varints(_COUNT, value))
-        yield _of_sequence(rank, time, event)
+        yield _event_packets(rank, time, event)
 
 
 class _Tracks:
@@ -304,31 +302,31 @@ class _Tracks:
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
-        self._own = (rank + 1) * _IDS_PER_RANK
-        self._found: list[Encoded] = []
+        self._id = (rank + 1) * _IDS_PER_RANK
+        self._encoded: list[Encoded] = []
 
     def add(self, name: str, lane: int, *, counter: bool = False) -> int:
         """Add a track, or the lane of one in which slices would cross, and return its id."""
-        place = len(self._found) + 1
+        place = len(self._encoded) + 1
         unit = _BYTES if name.startswith(("allocated", "reserved")) else _NUMBER
         parts = [
-            varints(1, np.array([self._own + place])),
+            varints(1, np.array([self._id + place])),
             texts(2, [f"{name} ({lane + 1})" if lane else name]),
-            varints(5, np.array([self._own])),
+            varints(5, np.array([self._id])),
             varints(12, np.array([place])),
         ]
         if counter:
             parts.append(nested(8, varints(3, np.array([unit]))))
-        self._found.append(join(*parts))
-        return self._own + place
+        self._encoded.append(join(*parts))
+        return self._id + place
 
     def packets(self) -> Iterator[bytes]:
         """Yield the packets that describe the process and its tracks."""
         rank = np.array([self._rank])
         # Viewers treat process 0 as the idle one.
         process = join(varints(1, rank + 1), texts(6, [f"rank {self._rank}"]), varints(3, rank))
-        main = join(varints(1, np.array([self._own])), nested(3, process), varints(11, np.array([_IN_ORDER])))
-        for track in (main, *self._found):
+        main = join(varints(1, np.array([self._id])), nested(3, process), varints(11, np.array([_IN_ORDER])))
+        for track in (main, *self._encoded):
             yield _packet(nested(_TRACK, track))
 
 
@@ -344,7 +342,7 @@ def _texts_packet(rank: int, slices: SliceColumns) -> bytes:
 
 
 def _flows(
-    rank: int, timeline: Timeline, count: int, firsts: Firsts, matched: RankCommunication
+    rank: int, timeline: Timeline, count: int, firsts: FirstSlices, matched: RankCommunication
 ) -> tuple[Encoded, Encoded]:
     """Return the arrows that go on from each slice, and those that end at it."""
     call, operation = launches(timeline)
@@ -354,8 +352,8 @@ def _flows(
     number = ((rank + 1) * _IDS_PER_RANK + np.arange(len(begin))).astype(np.uint64)
     carriers = {
         Carrier.WORK: _communication(timeline, firsts),
-        Carrier.MPI_CALL: _number_tracks(firsts.mpi_calls, timeline.mpi_calls.start),
-        Carrier.MPI_REQUEST: _number_tracks(firsts.requests, mpi_requests(timeline).start),
+        Carrier.MPI_CALL: _numbered_slices(firsts.mpi_calls, timeline.mpi_calls.start),
+        Carrier.MPI_REQUEST: _numbered_slices(firsts.requests, mpi_requests(timeline).start),
     }
     shared, slices = [np.empty(0, np.uint64)], [begin]
     for carrier, (rows, start) in carriers.items():
@@ -364,24 +362,24 @@ def _flows(
         is_match = (matched.carrier == carrier) & np.isin(matched.start, start)
         slices.append(rows[np.searchsorted(start, matched.start[is_match])])
         shared.append(_SHARED_IDS + matched.number[is_match].astype(np.uint64))
-    on = stacked(fixed64(_FLOW, number), fixed64(_FLOW, np.concatenate(shared)))
-    return (gathered(on, np.concatenate(slices), count), gathered(fixed64(_LAST_FLOW, number), end, count))
+    onward = stacked(fixed64(_FLOW, number), fixed64(_FLOW, np.concatenate(shared)))
+    return gathered(onward, np.concatenate(slices), count), gathered(fixed64(_LAST_FLOW, number), end, count)
 
 
-def _number_tracks(first: int, start: Ints) -> tuple[Ints, Ints]:
-    """Return the slices of a table, numbered from ``first``, and their starts in ns."""
+def _numbered_slices(first: int, start: Ints) -> tuple[Ints, Ints]:
+    """Return the numbers of the slices of a table, from ``first`` on, and their starts in ns."""
     return first + np.arange(len(start)), start
 
 
-def _communication(timeline: Timeline, firsts: Firsts) -> tuple[Ints, Ints]:
+def _communication(timeline: Timeline, firsts: FirstSlices) -> tuple[Ints, Ints]:
     """Return the slices that carry out collectives and their starts: kernels, else ranges of the host."""
     kernels = timeline.kernels
     rows = np.flatnonzero(kernels.category == Category.COMM)
     if len(rows):
         return firsts.work + rows, kernels.start[rows]
-    free = timeline.ranges.start[~on_one_thread(timeline.ranges)]
-    rows = np.flatnonzero(np.isin(free, timeline.host_collectives.start))
-    return firsts.ranges + rows, free[rows]
+    start = timeline.ranges.start[~on_one_thread(timeline.ranges)]
+    rows = np.flatnonzero(np.isin(start, timeline.host_collectives.start))
+    return firsts.ranges + rows, start[rows]
 
 
 def _events(
@@ -392,7 +390,7 @@ def _events(
     start, end, name, category = (
         np.concatenate(column) for column in (slices.start, slices.end, slices.name, slices.category)
     )
-    # The last piece, which is empty, is for the ends.
+    # Ends have neither arrows nor notes: they take the last piece, which is empty.
     pieces = [stacked(piece, nothing(1)) for piece in (*flows, stacked(*slices.notes))]
     for track, order in lanes:
         for first in range(0, len(order), _BATCH_OF_EVENTS):
@@ -403,7 +401,7 @@ def _events(
             fixed = (varints(_NAME, name[row], ~ends), varints(_CATEGORY, category[row], ~ends))
             further_pieces = (piece.take(np.where(ends, count, part)) for piece in pieces)
             event = join(kind, _constant(_TRACK_ID, track, len(part)), *fixed, *further_pieces)
-            yield _of_sequence(rank, np.where(ends, end[row], start[row]), event)
+            yield _event_packets(rank, np.where(ends, end[row], start[row]), event)
 
 
 def _counters(timeline: Timeline) -> Iterator[tuple[str, Ints, Ints]]:
@@ -425,7 +423,7 @@ def _counters(timeline: Timeline) -> Iterator[tuple[str, Ints, Ints]]:
     yield "launched operations that wait", time[order][last], waiting[last]
 
 
-def _of_sequence(rank: int, time: Ints, event: Encoded) -> bytes:
+def _event_packets(rank: int, time: Ints, event: Encoded) -> bytes:
     count = len(time)
     fixed = (_constant(_SEQUENCE, rank + 1, count), _constant(_FLAGS, _NEEDS_TEXTS, count))
     return _packet(join(varints(_TIME, time), *fixed, nested(_EVENT, event)))
@@ -512,10 +510,12 @@ class _Source:
         self, ranks: Sequence[int], steps: tuple[int, int] | None, notes: list[str]
     ) -> Iterator[tuple[int, Timeline]]:
         """Yield the timelines that can be read; ``notes`` gets a sentence about each other one."""
-        read = self._windows
         for rank in ranks:
             try:
-                timeline = read.read(rank, *_ALL_TIMES) if steps is None else read.read_steps(rank, *steps)
+                if steps is None:
+                    timeline = self._windows.read(rank, *_ALL_TIMES)
+                else:
+                    timeline = self._windows.read_steps(rank, *steps)
             except HpcprofError as error:
                 notes.append(str(error))
                 continue
