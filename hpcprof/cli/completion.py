@@ -1,7 +1,7 @@
 """Completion of values in bash, zsh and fish, by click's `shell_complete`.
 
-Nothing here asks a scheduler, reads a profile or imports pandas. A mistake on the line, or in a file, offers
-nothing: the command itself will name it.
+Nothing here asks a scheduler, reads a profile or imports pandas. Nothing is offered after a
+mistake on the line or in a file: the command itself reports it.
 """
 
 from __future__ import annotations
@@ -26,25 +26,23 @@ Offer = Callable[[click.Context, str], Iterable[str]]
 Completer = Callable[[click.Context, click.Parameter, str], "list[CompletionItem[str]]"]
 
 
-def _completer(offer: Offer, otherwise: str = "") -> Completer:
+def _completer(offer: Offer, fallback: str = "") -> Completer:
     """Return a `shell_complete` that offers words which begin as the incomplete one.
 
-    ``otherwise`` is what the shell completes if there is none: ``"dir"`` or ``"file"``.
+    ``fallback`` is what the shell completes where no word matches: ``"dir"`` or ``"file"``.
     """
 
     def complete(
         context: click.Context, parameter: click.Parameter, incomplete: str
     ) -> list[CompletionItem[str]]:
-        from click.shell_completion import (
-            CompletionItem,  # only here, since every command imports this module
-        )
+        from click.shell_completion import CompletionItem  # every command imports this module
 
         try:
             words = [word for word in offer(context, incomplete) if word.startswith(incomplete)]
         except (HpcprofError, OSError):
             words = []
-        if not words and otherwise:
-            return [CompletionItem(incomplete, type=otherwise)]
+        if not words and fallback:
+            return [CompletionItem(incomplete, type=fallback)]
         return [CompletionItem(word) for word in words]
 
     return complete
@@ -90,17 +88,18 @@ def _site(context: click.Context) -> Site:
 
 
 def _queues(context: click.Context, incomplete: str) -> Iterable[str]:
+    # A command for runs names no site: the first run has recorded it.
     if "runs" in context.params:
         from hpcprof.runs.directory import find_runs, runs_directory
         from hpcprof.submit.sites.model import recorded_site
 
         folder = runs_directory(context.params.get("runs_dir"))
         manifest = find_runs((context.params["runs"] or ("last",))[0], folder)[0].manifest
-        return _accepted_words(recorded_site(manifest)) if manifest else ()
-    return _accepted_words(_site(context))
+        return _queue_names(recorded_site(manifest)) if manifest else ()
+    return _queue_names(_site(context))
 
 
-def _accepted_words(site: Site) -> list[str]:
+def _queue_names(site: Site) -> list[str]:
     return [name for name, queue in site.queues.items() if not queue.route_only]
 
 
@@ -187,8 +186,9 @@ def _config_values(context: click.Context, incomplete: str) -> Iterable[str]:
         return [engine.value for engine in Engine]
     if keys == ["access"]:
         return ACCESS
+    # The other keys are sites.NAME.queue, sites.NAME.host and sites.NAME.options.OPTION.
     if len(keys) == 3 and keys[2] == "queue":
-        return _accepted_words(load_site(keys[1]))
+        return _queue_names(load_site(keys[1]))
     if len(keys) == 3 and keys[2] == "host":
         return _hosts(context, incomplete)
     return load_site(keys[1]).options[keys[3]].valid if len(keys) == 4 else ()
@@ -199,7 +199,7 @@ def _hosts(context: click.Context, incomplete: str) -> Iterator[str]:
         for line in (Path.home() / ".ssh/config").read_text(encoding="utf-8", errors="replace").splitlines():
             word, *names = line.split() or [""]
             if word.lower() == "host":
-                yield from (name for name in names if not {*name} & {*"*?!"})
+                yield from (name for name in names if not {*name} & {*"*?!"})  # no patterns
 
 
 complete_sites = _completer(_sites)
@@ -210,7 +210,7 @@ complete_workloads = _completer(_module_offer("hpcprof.workloads.catalogue", "WO
 complete_profilers = _completer(_profilers)
 complete_profiler_options = _completer(_profiler_options)
 complete_analyses = _completer(_analyses)
-complete_gates = _completer(_module_offer("hpcprof.analysis.explain.cause", "cause_names"))
+complete_causes = _completer(_module_offer("hpcprof.analysis.explain.cause", "cause_names"))
 complete_runs = _completer(_runs, "dir")
 complete_baselines = _completer(_baselines)
 complete_programs = _completer(_programs)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcprof.cli.completion import complete_gates, complete_runs
+from hpcprof.cli.completion import complete_causes, complete_runs
 from hpcprof.cli.conventions import GATE_EXIT, UNJUDGED_EXIT, command_with_examples, echo
 from hpcprof.cli.options import flag, format_among, repeatable, store_options
 from hpcprof.cli.progress import ExplainingLine
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 @repeatable(
     "--fail-on",
     metavar="CAUSE[:PERCENT]",
-    shell_complete=complete_gates,
+    shell_complete=complete_causes,
     help="Exit with status 3 if there is a finding of this cause, or one that costs at least PERCENT of the "
     "step, and with 4 if no cause named could be judged. Repeatable.",
 )

@@ -1,7 +1,7 @@
 """Limits of the number of clients' connections, and of the time that each may take for a request.
 
 uvicorn limits neither: a client that never ends its request, or never reads the answer, would hold a
-connection for ever, and enough of them all that the process may open.
+connection for ever, and enough such clients would use up the files that the process may open.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _MAX_CONNECTIONS = 400
 _MAX_WAITING_CLIENTS = 512
 """Maximum number of clients that wait for their connection to be accepted."""
 
-_FILES = 4096
-"""Files that the process asks to be allowed to open."""
+_WANTED_FILES = 4096
+"""Number of files that the process asks to be allowed to open."""
 
 _ADDRESS_DIVISOR = 4
-"""Divisor of all connections for the maximum of one address; local addresses (proxy, tunnel) may have all."""
+"""One address may have all connections divided by this; local addresses (proxy, tunnel) may have all."""
 
 _HEAD_SECONDS = 10
 """Seconds for the headers of a request, and between two requests."""
@@ -38,27 +38,27 @@ _READING_SECONDS = 60
 _UNREAD_BYTES = 256 << 20
 """Maximum bytes of answers that wait for their clients to read them."""
 
-_LOOK_S = 1.0
+_CHECK_INTERVAL_S = 1.0
 
 
 class Connections:
     """The open connections, by address in the order in which their clients were last heard of.
 
     Above `most` connections, one of the address with the most connections is closed: the one that has waited
-    longest for its client. A quarter of the files that the process may open is for them, another for those
-    that are `waiting`.
+    longest for its client. A quarter of the files that the process may open is for them, another for the
+    clients that are `waiting` for their connection to be accepted.
     """
 
     def __init__(self) -> None:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        wanted = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
+        wanted = _WANTED_FILES if hard == resource.RLIM_INFINITY else min(_WANTED_FILES, hard)
         if soft != resource.RLIM_INFINITY and soft < wanted:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
         self.most = max(8, min(_MAX_CONNECTIONS, wanted // 4))
         # asyncio accepts all that wait before any is closed.
         self.waiting = max(8, min(_MAX_WAITING_CLIENTS, wanted // 4))
         self._open: dict[str, dict[TimedProtocol, None]] = {}
-        self._looking = False
+        self._checking = False
 
     def add(self, connection: TimedProtocol) -> None:
         """Add a connection; another one may be closed for it, or itself."""
@@ -68,9 +68,9 @@ class Connections:
             self._make_room(same_address, connection)
         elif sum(map(len, self._open.values())) > self.most:
             self._make_room(max(self._open.values(), key=len), connection)
-        if not self._looking:
-            self._looking = True
-            connection.loop.call_later(_LOOK_S, self._look, connection.loop)
+        if not self._checking:
+            self._checking = True
+            connection.loop.call_later(_CHECK_INTERVAL_S, self._check, connection.loop)
 
     def remove(self, lost: TimedProtocol) -> None:
         """Remove a connection that has ended."""
@@ -82,11 +82,11 @@ class Connections:
     def hear(self, client: TimedProtocol) -> None:
         """Note that a client has sent or read something."""
         same_address = self._open.get(client.address, {})
-        if same_address.pop(client, self) is None:
-            same_address[client] = None
+        if client in same_address:
+            same_address[client] = same_address.pop(client)  # the latest one
 
     def limit_unread(self, latest: TimedProtocol) -> None:
-        """Close the connections that are unread for longest, but the ``latest``, while answers pile up."""
+        """Close connections, the longest unread first up to ``latest``, while too many bytes are unread."""
         unread = [client for clients in self._open.values() for client in clients if client.unread_since]
         unsent_bytes = sum(client.transport.get_write_buffer_size() for client in unread)
         for client in sorted(unread, key=lambda client: client.unread_since):
@@ -100,24 +100,21 @@ class Connections:
         return self.most if local else max(4, self.most // _ADDRESS_DIVISOR)
 
     def _make_room(self, among: dict[TimedProtocol, None], connection: TimedProtocol) -> None:
-        self._close(
-            next(
-                (client for client in among if client.awaits_client and client is not connection), connection
-            )
-        )
+        others = (client for client in among if client.awaits_client and client is not connection)
+        self._close(next(others, connection))
 
     def _close(self, lost: TimedProtocol) -> None:
         self.remove(lost)
         lost.transport.abort()
 
-    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _check(self, loop: asyncio.AbstractEventLoop) -> None:
         now = loop.time()
         for client in [client for clients in self._open.values() for client in clients]:
             if client.is_late(now):
                 self._close(client)
-        self._looking = bool(self._open)
-        if self._looking:
-            loop.call_later(_LOOK_S, self._look, loop)
+        self._checking = bool(self._open)
+        if self._checking:
+            loop.call_later(_CHECK_INTERVAL_S, self._check, loop)
 
 
 class TimedProtocol(H11Protocol):

@@ -117,7 +117,7 @@ def make_runs(record: R, folder: Path, runs: StudyRuns) -> R:
 
     ``folder`` is that of the study.
     """
-    runs.can_be_resumed(folder, resume_command(record.study, folder))
+    runs.set_resume_command(folder, resume_command(record.study, folder))
     with runs.cancelled_on_interrupt():
         for index, planned in enumerate(record.runs):
             runs.begin(index + 1, planned.title)

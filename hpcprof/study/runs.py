@@ -41,7 +41,7 @@ class MessageKind(Enum):
 
 @dataclass(frozen=True)
 class Message:
-    """A message of a running study: a line without its end, or as it came the output of a program."""
+    """A message of a running study: a line without its newline, or output of a program as it came."""
 
     text: str
     """The text that ``print`` shows."""
@@ -125,7 +125,7 @@ class StudyRuns:
     """Submits the runs of a study, waits for each and collects it.
 
     The study will have ``count`` runs in ``runs_dir``; ``template`` is the user's template of job.sh, and
-    ``db`` the results database. run.json records ``command_line``, None for that of this process.
+    ``db`` the results database. run.json records ``command_line``, by default that of this process.
     """
 
     def __init__(
@@ -155,12 +155,12 @@ class StudyRuns:
         self._submitting = self._waiting = False
         self._signal = 0
 
-    def can_be_resumed(self, folder: Path, resuming: str) -> None:
-        """Note the folder of a study that can be resumed, and the command for it."""
+    def set_resume_command(self, folder: Path, resuming: str) -> None:
+        """Note the folder of a study that can be resumed, and the command that resumes it."""
         self._folder, self._resuming = folder, resuming
 
     def tell(self, text: str, kind: MessageKind = MessageKind.STEP) -> None:
-        """Pass a message on to whoever follows the study."""
+        """Pass a message on to ``progress``."""
         if self._progress is not None:
             self._progress(Message(text, kind))
 
@@ -218,7 +218,7 @@ class StudyRuns:
             self._collect_profiles(run)
         self._complete.append(run)
         self._current = None
-        if self._waited:
+        if self._waited:  # a run that had ended before shows no duration
             self._durations.append(time.monotonic() - self._run_began)
 
     def _collect_profiles(self, run: Run) -> None:
@@ -262,7 +262,7 @@ class StudyRuns:
             # A second Ctrl-C must not leave the job running.
             for number in _SIGNALS:
                 signal.signal(number, signal.SIG_IGN)
-            raise StudyInterrupted(self._what_is_left(), self._signal or signal.SIGINT) from None
+            raise StudyInterrupted(self._interruption_message(), self._signal or signal.SIGINT) from None
         finally:
             for number, handler in handlers.items():
                 signal.signal(number, handler)
@@ -272,7 +272,7 @@ class StudyRuns:
         if not self._submitting:
             raise KeyboardInterrupt
 
-    def _what_is_left(self) -> str:
+    def _interruption_message(self) -> str:
         text = f"interrupted: {self._cancel()}{len(self._complete)} of {self._count} runs are complete"
         if self._complete:
             from hpcprof.results.collect.run_names import command_line

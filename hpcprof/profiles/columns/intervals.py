@@ -35,8 +35,8 @@ def outermost(start: Ints, end: Ints) -> Ints:
     rows = by_time(start, -end)
     ends = end[rows]
     beyond = ends[1:] > np.maximum.accumulate(ends)[:-1]
-    merged: Ints = rows[np.append(True, beyond)[: len(rows)]]
-    return merged
+    kept: Ints = rows[np.append(True, beyond)[: len(rows)]]
+    return kept
 
 
 def properly_nested(start: Ints, end: Ints) -> bool:
@@ -52,6 +52,7 @@ def properly_nested(start: Ints, end: Ints) -> bool:
     depth = np.cumsum(np.where(opening[events], 1, -1))
     at = np.empty(len(events), np.int64)
     at[events] = depth
+    # Each interval ends at the depth at which it began, without itself.
     return bool(np.all(at[: len(order)] == at[len(order) :] + 1))
 
 
@@ -68,6 +69,7 @@ def length(start: Ints, end: Ints) -> int:
     """Return the time that the intervals cover, with overlaps counted once."""
     start, end = _sort_intervals(start, end)
     gaps = start[1:] - end[:-1]
+    # One value, or none without intervals.
     covered: Ints = end[-1:] - start[:1] - np.maximum(gaps, 0, out=gaps).sum()
     return int(covered.sum())
 
@@ -94,7 +96,7 @@ def coverage(start: Ints, end: Ints, by: Intervals) -> Ints:
     starts, ends = by
     covered = np.zeros(len(starts) + 1, np.int64)
     np.cumsum(ends - starts, out=covered[1:])
-    # Before the first interval, none reaches beyond a moment.
+    # Moments before the first interval get a reach that is not beyond them.
     reach = np.concatenate(([start.min(initial=0)], ends))
 
     def until(moment: Ints) -> Ints:
@@ -137,8 +139,9 @@ def exclusive(*sets: Intervals) -> list[int]:
     covered = np.split(coverage(start, end, sets[largest]), edges)
     time = np.zeros(1 << len(sets), np.int64)
     time[1 << largest] = np.sum(sets[largest][1] - sets[largest][0])
-    for mask, within, beside in zip(common, np.split(end - start, edges), covered, strict=True):
-        time[mask], time[mask | 1 << largest] = within.sum(), beside.sum()
+    for mask, lengths, shared in zip(common, np.split(end - start, edges), covered, strict=True):
+        time[mask], time[mask | 1 << largest] = lengths.sum(), shared.sum()
+    # By inclusion and exclusion: what a further set covers too is not exclusive.
     for bit in (1 << i for i in range(len(sets))):
         without = [mask for mask in range(1 << len(sets)) if not mask & bit]
         time[without] -= time[[mask | bit for mask in without]]
@@ -158,7 +161,7 @@ def grouped_length(group: Ints, start: Ints, end: Ints, groups: int) -> Ints:
     np.maximum.at(high, group, end)
     present = high > low
     # One apart, so that intervals of neighbouring groups do not touch.
-    extent = np.where(present, np.where(present, high, 0) - np.where(present, low, 0) + 1, 0)
+    extent = np.where(present, high - low + 1, 0)
     origin = np.cumsum(extent) - extent
     shift = origin[group] - low[group]
     starts, ends = union(start + shift, end + shift)

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from hpcprof.profiles.columns.unique import SPAN, numbered
 from hpcprof.profiles.timeline import NO_NAME, Ints
 
-_PART = 1 << 16
+_BATCH_OF_IDS = 1 << 16
 _MAX_CHARACTERS = 1 << 16
 """Maximum characters of a text; names of kernels have some thousands, and every analysis reads them again."""
 
@@ -17,7 +17,7 @@ class _Numbers(dict[str | None, int]):
     """The number of each text; a text that is looked up for the first time gets the next one."""
 
     def __missing__(self, text: str) -> int:
-        number = self[text] = len(self) - 1  # None is no text.
+        number = self[text] = len(self) - 1  # None is counted, but is no text.
         return number
 
 
@@ -49,12 +49,12 @@ def translate(ids: Ints, numbers: Mapping[int, int]) -> Ints:
     """Replace ids by their numbers, or by `NO_NAME` if they have none, in the same array."""
     low, high = int(ids.min(initial=NO_NAME)), int(ids.max(initial=NO_NAME))
     if low == NO_NAME and high < SPAN * len(ids):
-        # `NO_NAME` is -1 and so selects the last element.
+        # A table by id is quick, unless ids are far apart. `NO_NAME` is -1 and selects its last element.
         table = np.full(high + 2, NO_NAME)
         listed = [i for i in numbers if 0 <= i <= high]
         table[listed] = [numbers[i] for i in listed]
-        for at in range(0, len(ids), _PART):
-            part = ids[at : at + _PART]
+        for at in range(0, len(ids), _BATCH_OF_IDS):
+            part = ids[at : at + _BATCH_OF_IDS]
             part[:] = table[part]
         return ids
     distinct, row = numbered(ids)

@@ -1,8 +1,8 @@
 """Reader of what Nsight Compute measured: its reports, and the tables that ``ncu --csv`` prints.
 
 Only ncu's own code can read a report. Its Python module is tried first, because it gives exact values and
-the full names of kernels; it is in ncu's installations and in the package ``ncu-report``. Else ncu's command
-prints the raw page, which shortens names (``at::native::`` to ``at::``).
+the full names of kernels; it is in ncu's installations and in the package ``ncu-report``. Otherwise ncu's
+command prints the raw page, which shortens names (``at::native::`` to ``at::``).
 """
 
 import importlib.util
@@ -110,10 +110,10 @@ def _by_module(folder: Path, path: Path) -> Printed | None:
     result = _run(path, sys.executable, dump_script.__file__, str(folder), str(path))
     if result.exit_code != 0:
         return None
-    loads = json.loads(result.stdout)
-    kernels = [_kernel(number, kernel["name"], kernel["metrics"]) for number, kernel in enumerate(loads)]
+    launches = json.loads(result.stdout)
+    kernels = [_kernel(number, kernel["name"], kernel["metrics"]) for number, kernel in enumerate(launches)]
     device = next(
-        (kernel["metrics"][DEVICE_NAME][0] for kernel in loads if DEVICE_NAME in kernel["metrics"]), None
+        (kernel["metrics"][DEVICE_NAME][0] for kernel in launches if DEVICE_NAME in kernel["metrics"]), None
     )
     return Printed(kernels, device)
 
