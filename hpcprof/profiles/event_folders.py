@@ -55,13 +55,13 @@ def pushed_events(project: Path, sha256: str) -> Path:
     return project / PUSHED / sha256 / EVENTS
 
 
-def remove_shared_events(runs_dir: Path, run_id: str, kept: Path | None = None) -> None:
-    """Remove the events of a run from all datasets that runs share, except the dataset ``kept``.
+def remove_shared_events(runs_dir: Path, run_id: str, excluded: Path | None = None) -> None:
+    """Remove the events of a run from all datasets that runs share, except the ``excluded`` one.
 
     Raises OSError if a file cannot be removed.
     """
     for dataset in (runs_dir / EVENTS, *(runs_dir / PUSHED).glob(f"*/{EVENTS}")):
-        if dataset != kept:
+        if dataset != excluded:
             remove_run_events(dataset, run_id)
             if dataset.parent != runs_dir and not any(dataset.parent.iterdir()):
                 dataset.parent.rmdir()

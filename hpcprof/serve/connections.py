@@ -100,8 +100,8 @@ class Connections:
         return self.most if local else max(4, self.most // _ADDRESS_DIVISOR)
 
     def _make_room(self, among: dict[TimedProtocol, None], connection: TimedProtocol) -> None:
-        others = (client for client in among if client.awaits_client and client is not connection)
-        self._close(next(others, connection))
+        waiting_clients = (client for client in among if client.awaits_client and client is not connection)
+        self._close(next(waiting_clients, connection))
 
     def _close(self, lost: TimedProtocol) -> None:
         self.remove(lost)

@@ -35,8 +35,8 @@ def outermost(start: Ints, end: Ints) -> Ints:
     rows = by_time(start, -end)
     ends = end[rows]
     beyond = ends[1:] > np.maximum.accumulate(ends)[:-1]
-    kept: Ints = rows[np.append(True, beyond)[: len(rows)]]
-    return kept
+    outer_rows: Ints = rows[np.append(True, beyond)[: len(rows)]]
+    return outer_rows
 
 
 def properly_nested(start: Ints, end: Ints) -> bool:

@@ -259,7 +259,7 @@ def keep_package(package: Package, store: Store, project: Path, pushed: PushedRo
     store.replace_run(row, package.rows, pushed)
     try:
         # Nothing may stay of a run that was pushed before without --scrub.
-        remove_shared_events(project, run_id, kept=events)
+        remove_shared_events(project, run_id, excluded=events)
     except OSError as error:
         raise HpcprofError(f"{error.filename} cannot be removed: {error.strerror}.") from None
     note_collected(Run(run_id, Path(row.path)), project)

@@ -183,8 +183,8 @@ def remember_settled(
 ) -> None:
     """Record that a collect has just found nothing new for a store in SQLite; see `SettledRun`."""
     state, folder = _state_of(store), _load(files[0].parent)
-    known = {file.name for file in files} == folder.files.keys()
-    if state is None or not known or not has_run_events(Path(events), run_id):
+    same_files = {file.name for file in files} == folder.files.keys()
+    if state is None or not same_files or not has_run_events(Path(events), run_id):
         return
     state_of_run = SettledRun(run_id, state, tuple(path.name for path in read), tuple(losses), events)
     if folder.stores.get(str(store.absolute())) != state_of_run:
