@@ -127,21 +127,22 @@ def failed_calls(export: NsysExport, names: Ints, kernels: int) -> list[Loss]:
     ``names`` are the ids of the names of all calls.
     """
     texts = export.strings(distinct(names))
-    launches = [number for number, text in texts.items() if "Launch" in text]
+    is_launch = np.isin(names, [number for number, text in texts.items() if "Launch" in text])
     table = export.table(_CALLS)
-    if table is None or np.count_nonzero(np.isin(names, launches)) <= kernels:
+    if table is None or np.count_nonzero(is_launch) <= kernels:
         return []
-    columns = table.read_bulk({"nameId": NO_ID, "returnValue": 0}).integers
-    is_launch = np.isin(columns["nameId"], launches)
+    returned = table.read_bulk({"returnValue": 0}).integers["returnValue"]
     failures: list[Loss] = []
-    for subject, rows in ((Subject.LAUNCH, is_launch), (Subject.CALL, ~is_launch)):
-        returned = columns["returnValue"][rows]
+    for subject, rows, calls in (
+        (Subject.LAUNCH, is_launch, np.count_nonzero(is_launch)),
+        (Subject.CALL, ~is_launch, len(names)),
+    ):
         counts = {
-            f"{code} of CUDA ({text})": np.count_nonzero(returned == code)
+            f"{code} of CUDA ({text})": np.count_nonzero(returned[rows] == code)
             for code, text in _ERRORS.items()
             if subject is Subject.LAUNCH or code not in _OF_LAUNCHES
         }
-        failures += losses(LossKind.FAILED, subject, counts, len(returned))
+        failures += losses(LossKind.FAILED, subject, counts, int(calls))
     return failures
 
 

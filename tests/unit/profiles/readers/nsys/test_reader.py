@@ -348,7 +348,7 @@ def test_launches_that_failed_are_no_launches_whose_kernels_are_lost(tmp_path: P
     timeline = read(path)
     assert [loss.sentence for loss in (*timeline.origin.losses, *capture_losses(timeline))] == [
         "2 of 2 launch calls failed with error 222 of CUDA (PTX of a newer toolkit than the driver's)",
-        "1 of 4 API calls failed with error 700 of CUDA (illegal memory access)",
+        "1 of 6 API calls failed with error 700 of CUDA (illegal memory access)",
     ]
 
 
