@@ -352,7 +352,10 @@ def _version(connection: Connection) -> int | None:
 _VERSION_OF_SCHEMA = {11: "0.2.0"}
 """The version of hpcprof that wrote tables of a version, before each profile recorded it."""
 
-_ADDED_COLUMNS = {"step_kinds": {"counted_steps", "once_steps"}}
+_ADDED_COLUMNS = {
+    "step_kinds": {"counted_steps", "once_steps"},
+    "darshan_files": {"late_rank", "wait_s"},
+}
 """Columns of analyses that tell more of rows that are kept without them."""
 
 _RECORDS = {table.name: table for table in METADATA.sorted_tables if table not in TABLES.values()}
@@ -403,13 +406,12 @@ def _insert_reasons(connection: Connection, analyses: list[str]) -> None:
     """Give every run and rank a reason why these analyses have no rows."""
     connection.execute(REASONS.delete().where(REASONS.c.analysis.in_(analyses)))
     paths = dict(connection.execute(select(RUNS.c.id, RUNS.c.path)).all())
-    reasons = []
-    for run_id, rank in connection.execute(select(PROFILES.c.run_id, PROFILES.c.rank)).all():
-        sentence = (
-            f"collected by an earlier version of hpcprof: run hpcprof collect {paths.get(run_id, run_id)}"
-        )
-        for name in analyses:
-            rank_or_run = rank if ANALYSES[name].scope is Scope.RANK else WHOLE_RUN
-            reasons.append(ReasonRow(run_id, rank_or_run, name, sentence))
-    # Every rank of a run gives the same reason for what spans the ranks.
-    insert_rows(connection, REASONS, list(dict.fromkeys(reasons)))
+    ranks = connection.execute(select(PROFILES.c.run_id, PROFILES.c.rank)).all()
+    rank_analyses = {name for name in analyses if ANALYSES[name].scope is Scope.RANK}
+    # A run without profiles may have logs, snapshots of memory or samples.
+    runs = dict.fromkeys([*paths, *(run_id for run_id, _ in ranks)])
+    rows = [(run_id, rank, name) for run_id, rank in ranks for name in rank_analyses]
+    rows += [(run_id, WHOLE_RUN, name) for run_id in runs for name in analyses if name not in rank_analyses]
+    earlier = "collected by an earlier version of hpcprof: run hpcprof collect"
+    reasons = [ReasonRow(*row, f"{earlier} {paths.get(row[0], row[0])}") for row in rows]
+    insert_rows(connection, REASONS, reasons)
