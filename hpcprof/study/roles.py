@@ -60,9 +60,8 @@ def run_roles(
 
     request = merged(request)
     if outside := [rank for rank in ranks if rank >= world_size]:
-        raise UsageError(
-            f"--roles {outside[0]}: {world_size:,} ranks are numbered from 0 to {world_size - 1}."
-        )
+        numbers = f"{world_size:,} ranks are numbered from 0 to {world_size - 1}"
+        raise UsageError(f"--roles {outside[0]}: {numbers}.")
     if (request.nodes or 1, request.ranks_per_node or 1) != (1, 1):
         raise UsageError("study roles runs one rank at a time: leave out --nodes and --ranks-per-node.")
     interpreter, *program = request.program or [""]

@@ -229,7 +229,8 @@ def _files_to_read(run: Run, store: Store) -> list[Path]:
         for depth in depths:
             kinds = [(file, kind) for file in sorted(run.path.glob(depth)) if (kind := foreign_kind(file))]
             # A trace says more than its summaries.
-            for file, kind in sorted(kinds, key=lambda each: "without times" in each[1])[:1]:
+            if kinds:
+                file, kind = min(kinds, key=lambda each: "without times" in each[1])
                 raise HpcprofError(f"no profiles in {run.path}: {file.relative_to(run.path)} is {kind}.")
         raise HpcprofError(f"no profiles in {run.path}: {ALL_FORMATS}.")
     return files

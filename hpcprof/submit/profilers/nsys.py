@@ -66,10 +66,8 @@ def _trace_flags(target: Target, settings: Settings) -> tuple[Word, ...]:
     with_gpu = (f"--trace={','.join(trace)}{end}", f"--cuda-graph-trace={graphs}")
     if "cuda" not in trace or not libraries:
         return (*with_gpu, *chosen)
-    return (
-        base.OnNode(_HAS_GPU, with_gpu, (f"--trace={libraries}{end}",), "no GPU: CUDA is not traced"),
-        *chosen,
-    )
+    without_gpu = (f"--trace={libraries}{end}",)
+    return base.OnNode(_HAS_GPU, with_gpu, without_gpu, "no GPU: CUDA is not traced"), *chosen
 
 
 _MPI = ("openmpi", "mpich")

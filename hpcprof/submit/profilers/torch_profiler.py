@@ -61,10 +61,8 @@ def start_up(target: Target) -> dict[str, str]:
     if target.workload is not None:
         return {}
     # It has what counts the steps of optimizers.
-    return {
-        base.PULSE: Path(pulse.__file__).read_text(encoding="utf-8"),
-        **start_of_python("torch_hook/*.py"),
-    }
+    counting = Path(pulse.__file__).read_text(encoding="utf-8")
+    return {base.PULSE: counting, **start_of_python("torch_hook/*.py")}
 
 
 def start_up_unless_refused(target: Target) -> dict[str, str]:

@@ -100,9 +100,8 @@ class Host:
         with self.reached(["/bin/sh", "-c", script], seconds) as running:
             output = running.stdout.read(_MAX_OUTPUT_BYTES + 1)
             if len(output) > _MAX_OUTPUT_BYTES:
-                raise HostUnreachable(
-                    f"{words[0]} on {self.name} printed more than {_MAX_OUTPUT_BYTES >> 20} MiB."
-                )
+                most = f"{_MAX_OUTPUT_BYTES >> 20} MiB"
+                raise HostUnreachable(f"{words[0]} on {self.name} printed more than {most}.")
         if running.exit_code in _NOT_FOUND_CODES:
             raise CommandNotStarted(words[0], f"{self.name} has none on the PATH of commands that ssh runs")
         self.check(running)
@@ -117,9 +116,8 @@ class Host:
         remote = f"echo {_MARK}; exec {shlex.join(words)}".replace("!", r"'\!'")
         command = [*_ssh(self.name, self.user), *silent, "--", self.name, remote]
         with piped(command, timeout=seconds, in_terminal=asking) as running:
-            while (line := running.stdout.readline(_MAX_LINE_BYTES)) and not line.endswith(
-                b"%s\n" % _MARK.encode()
-            ):
+            mark = f"{_MARK}\n".encode()
+            while (line := running.stdout.readline(_MAX_LINE_BYTES)) and not line.endswith(mark):
                 pass
             yield running
 

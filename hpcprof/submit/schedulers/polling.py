@@ -106,9 +106,8 @@ def _ask(group: Sequence[Run], seconds: float | None) -> dict[str, JobStatus]:
             _check_silence(name)
         for run in group:
             if host is not None:
-                update(
-                    run, host, _TRANSFER_SECONDS if seconds is None else command.seconds_left("ssh", seconds)
-                )
+                limit = _TRANSFER_SECONDS if seconds is None else command.seconds_left("ssh", seconds)
+                update(run, host, limit)
     except HpcprofError as error:
         return {run.id: JobStatus(JobState.UNKNOWN, str(error)) for run in group}
     with command.on_host(host, group[0].path.parent):

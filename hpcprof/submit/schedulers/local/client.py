@@ -103,11 +103,8 @@ def local_status(run: Run) -> JobStatus:
         return JobStatus(JobState.QUEUED, f"waits for the end of {Path(ahead).name}")
     if alive:
         started = run.state_file("started") is not None or not run_state.records(run, "started")
-        return (
-            JobStatus(JobState.RUNNING, run_state.capture_note(run))
-            if started
-            else JobStatus(JobState.QUEUED)
-        )
+        state = JobState.RUNNING if started else JobState.QUEUED
+        return JobStatus(state, run_state.capture_note(run) if started else "")
     finished = run.state_file("finished")
     if finished is not None:
         return _ended_status(JobEnd("exited", int(finished)), run)
@@ -115,10 +112,8 @@ def local_status(run: Run) -> JobStatus:
         return JobStatus(JobState.RUNNING, "its supervisor was killed, so nothing enforces the walltime")
     if not run_state.records(run, "finished"):
         return run_state.unknown_result("its supervisor has disappeared")
-    reason_text = (
-        "no space was left for one" if disk_was_full(run) else "it was killed, or the machine restarted"
-    )
-    reason = f"its process has disappeared without a finished file: {reason_text}"
+    why = "no space was left for one" if disk_was_full(run) else "it was killed, or the machine restarted"
+    reason = f"its process has disappeared without a finished file: {why}"
     return JobStatus(JobState.FAILED, reason, provisional=True)
 
 
@@ -126,6 +121,5 @@ def _ended_status(outcome: JobEnd, run: Run) -> JobStatus:
     states = {"cancelled": JobState.CANCELLED, "timeout": JobState.TIMEOUT}
     succeeded = JobState.COMPLETED if outcome.exit_code == 0 else JobState.FAILED
     # Without waiting: files on a local disk appear at once.
-    return run_state.status_from_record(
-        run, Record(states.get(outcome.how, succeeded), "", outcome.exit_code, math.inf)
-    )
+    record = Record(states.get(outcome.how, succeeded), "", outcome.exit_code, math.inf)
+    return run_state.status_from_record(run, record)
