@@ -438,7 +438,7 @@ def aligned_by_mpi(
     aligned = with_ranks(together, align_messages(between))
     if max((len(part.clocks) for part in connect(aligned)), default=0) < len(lists.ranks):
         for (_, members), end in few.items():
-            # The call that took least came last: the ends of all ranks differ by no more than it took.
+            # The rank that came last took least: all ranks end at about that time after it came.
             *zero, error = end[np.argmin(end[:, -1])].tolist()
             aligned.append(_one_clock(np.frombuffer(members, np.int64).tolist(), zero, len(end), error))
     return aligned

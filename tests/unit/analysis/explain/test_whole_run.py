@@ -169,6 +169,9 @@ def test_what_failed_comes_first_and_explains_the_rest() -> None:
     (finding,) = of_capture(inputs(0, (lost, failed)))
     assert finding.where.startswith("1 of 1 launch call failed with error 700; 1 of 1 launch call has no")
     assert "compute-sanitizer" in finding.remedy and "supports the device" not in finding.remedy
+    # It does not explain what else is lost.
+    (finding,) = of_capture(inputs(0, (lost, failed, Loss(LossKind.GRAPH, Subject.GRAPH, 1, 1))))
+    assert "compute-sanitizer" in finding.remedy and "cuda-graph-trace=node" in finding.remedy
 
 
 def test_two_losses_with_one_remedy_say_it_once() -> None:
