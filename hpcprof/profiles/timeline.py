@@ -552,7 +552,7 @@ class Timeline:
 
 
 def has_plausible_times(start: Ints, end: Ints) -> Mask:
-    """Return which rows have possible stamps and do not end before they start, shape (n,)."""
+    """Return a mask of the rows that have possible stamps and do not end before they start, shape (n,)."""
     low = min(int(column.min(initial=0)) for column in (start, end))
     high = max(int(column.max(initial=0)) for column in (start, end))
     forward = end >= start
@@ -563,7 +563,7 @@ def has_plausible_times(start: Ints, end: Ints) -> Mask:
 
 
 def plausible_stamps(stamps: Ints) -> Mask:
-    """Return which time stamps are possible, shape (n,)."""
+    """Return a mask of the possible time stamps, shape (n,)."""
     return (stamps > -LATEST) & (stamps < LATEST)
 
 

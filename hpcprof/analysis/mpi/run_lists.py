@@ -1,4 +1,4 @@
-"""The MPI calls and operations of all ranks in little memory, and windows of the run that hang together.
+"""The MPI calls and operations of all ranks in little memory, in independent windows of the run.
 
 A window ends where all ranks leave a collective, no request is pending, and no message or collective is
 under way: what happens in it depends on nothing before. So the analyses of a long run need memory for one
@@ -28,7 +28,7 @@ NONE = -1
 """Stands for no call, no partner and no match."""
 
 MOST_CALLS = 250_000
-"""The calls of all ranks in a window: it then takes some 200 MB."""
+"""Maximum calls of all ranks in a usual window, which takes some 200 MB."""
 
 START_CALLS = frozenset({"MPI_Init", "MPI_Init_thread"})
 _SENDS = frozenset({"Send"})
@@ -55,7 +55,7 @@ class NumberedTexts:
         return np.array([*numbers, NONE], np.int64)[codes]
 
     def chosen(self, names: frozenset[str]) -> Ints:
-        """Return the numbers of some texts."""
+        """Return the numbers of the texts in ``names``."""
         return np.array([place for place, text in enumerate(self._number) if text in names], np.int64)
 
 
@@ -88,7 +88,7 @@ class Communicators(msgspec.Struct, frozen=True):
         return is_named and bool(self.sizes[number] <= len(self.members[number]))
 
     def in_program(self, comm: Ints, within: Ints) -> Ints:
-        """Return the ranks in the program of ranks in communicators whose ranks are all known, or `NONE`."""
+        """Return the ranks in the program for ranks ``within`` communicators, `NONE` if unknown."""
         result = np.full(len(within), NONE)
         for number in np.unique(comm).tolist() if len(comm) else []:
             ranks = self.members[number]
@@ -110,14 +110,15 @@ def _communicators(names: NumberedTexts, rows: Mapping[int, _RankRows]) -> Commu
     return Communicators(texts, [np.array(sorted(ranks), np.int64) for ranks in members], sizes)
 
 
-def _common_call(communicators: Communicators, rows: Mapping[int, _RankRows]) -> int | None:
+def _world_communicator(communicators: Communicators, rows: Mapping[int, _RankRows]) -> int | None:
+    """Return the communicator of all ranks with the most operations; None if there is none."""
     every = [
         number
         for number, members in enumerate(communicators.members[:-1])
         if len(members) == len(rows) and communicators.sizes[number] in (NONE, len(members))
     ]
     counts = {
-        number: sum(int(np.count_nonzero(of.operations["comm"] == number)) for of in rows.values())
+        number: sum(int(np.count_nonzero(item.operations["comm"] == number)) for item in rows.values())
         for number in every
     }
     return max(counts, key=lambda number: counts[number]) if counts else None
@@ -186,13 +187,13 @@ class RunLists(msgspec.Struct, dict=True):
 
     @cached_property
     def _rows(self) -> dict[int, _RankRows]:
-        """The rows of each rank; receives that record nothing have the message that they must have got."""
+        """The rows of each rank; a receive without a recorded message gets the one that matches it."""
         rows = self._added
         groups = _communicators(self.comms, rows)
-        world = _common_call(groups, rows)
+        world = _world_communicator(groups, rows)
         message, sends = self.ops.chosen(POINT_TO_POINT), self.ops.chosen(_SENDS)
         messages = messages_of_unnamed(
-            {rank: _messages(of.operations, groups, world, message, sends) for rank, of in rows.items()}
+            {rank: _messages(item.operations, groups, world, message, sends) for rank, item in rows.items()}
         )
         return rows | {rank: _with_messages(rows[rank], *columns) for rank, columns in messages.items()}
 
@@ -203,7 +204,7 @@ class RunLists(msgspec.Struct, dict=True):
 
     @cached_property
     def started(self) -> Ints:
-        """The ranks that recorded ``MPI_Init``: counts of one whose capture began later say nothing."""
+        """The ranks that recorded ``MPI_Init``; the counts of other ranks may lack their first calls."""
         wanted = self.names.chosen(START_CALLS)
         ranks = [rank for rank, rows in self._rows.items() if np.isin(rows.calls["call"], wanted).any()]
         return np.array(ranks, np.int64)
@@ -270,10 +271,10 @@ class RunLists(msgspec.Struct, dict=True):
         for rows in self._rows.values():
             message = np.isin(rows.operations["op"], self.ops.chosen(POINT_TO_POINT))
             comm = rows.operations["comm"].astype(np.int64)
-            number_of_calls = np.bincount(comm[~message & (comm != NONE)], minlength=len(communicators.names))
+            collectives = np.bincount(comm[~message & (comm != NONE)], minlength=len(communicators.names))
             for number in np.unique(comm).tolist():
-                counts[number].append(int(number_of_calls[number]))
-        return np.array([self._limit(number, of) for number, of in enumerate(counts)], np.int64)
+                counts[number].append(int(collectives[number]))
+        return np.array([self._limit(number, by_rank) for number, by_rank in enumerate(counts)], np.int64)
 
     def _limit(self, number: int, counts: Sequence[int]) -> int:
         communicators = self.communicators
@@ -283,12 +284,12 @@ class RunLists(msgspec.Struct, dict=True):
         return min(counts) if is_equal or np.isin(communicators.members[number], self.started).all() else 0
 
     def _unmatched_collectives(self, rows: _RankRows) -> Mask:
-        """Return which operations are collectives without a counterpart."""
+        """Return a mask of the collectives without a counterpart; shape (operations,)."""
         message = np.isin(rows.operations["op"], self.ops.chosen(POINT_TO_POINT))
         comm = rows.operations["comm"].astype(np.int64)
         chosen = np.flatnonzero(~message)
         result = np.zeros(len(comm), bool)
-        result[chosen] = position_in_group(comm[chosen] - NONE) >= self.limits[comm[chosen]]
+        result[chosen] = position_in_group(comm[chosen] + 1) >= self.limits[comm[chosen]]
         return result
 
     def windows(self) -> Iterator[RowWindow]:
@@ -312,9 +313,9 @@ class RunLists(msgspec.Struct, dict=True):
                 first = low if begin is None else low + int(np.searchsorted(own_starts, begin[rank]))
                 last = high if end is None else low + int(np.searchsorted(own_starts, end[rank]))
                 # The collective before the window is in it too: there the ranks were together.
-                again = int(begin is not None and thread == 0)
-                part = slice(first - again, last)
-                length = last - first + again
+                repeated = int(begin is not None and thread == 0)
+                part = slice(first - repeated, last)
+                length = last - first + repeated
                 if length:
                     position[part] = count + np.arange(length)
                     columns = {name: values[part].astype(np.int64) for name, values in rows.calls.items()}
@@ -322,7 +323,7 @@ class RunLists(msgspec.Struct, dict=True):
                         "rank": np.full(length, rank),
                         "sequence": np.full(length, sequence),
                         "main": np.full(length, int(thread == 0)),
-                        "counted": (np.arange(length) >= again).astype(np.int64),
+                        "counted": (np.arange(length) >= repeated).astype(np.int64),
                     }
                     calls.append(columns)
                     count += length
@@ -342,7 +343,7 @@ class RunLists(msgspec.Struct, dict=True):
         """The moments of each rank, on its clock, at which the windows but the last one end."""
         if sum(len(rows.calls["start"]) for rows in self._rows.values()) <= self.most_calls:
             return []
-        world = _common_call(self.communicators, self._rows)
+        world = _world_communicator(self.communicators, self._rows)
         if world is None:
             return []
         weights = _Weights(self.communicators)
@@ -367,9 +368,9 @@ class RunLists(msgspec.Struct, dict=True):
     def _at_collectives(
         self, rank: int, rows: _RankRows, world: int, weights: _Weights
     ) -> tuple[Ints, Ints, NDArray[np.uint64], Mask, Ints]:
-        """Return what there is when a rank leaves each collective of a communicator.
+        """Return the state of a rank when it leaves each collective of a communicator.
 
-        These are the moment, the operation, the hash sum of the pending operations of all ranks, True if
+        The arrays are the moment, the operation, the hash sum of the pending operations of all ranks, True if
         nothing is pending on this rank, and the number of calls so far.
         """
         ops = {name: values.astype(np.int64) for name, values in rows.operations.items()}

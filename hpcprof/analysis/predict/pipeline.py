@@ -29,10 +29,11 @@ Block = tuple[str, int, int]
 
 _WEIGHT_SHARE = 0.5
 """Share of the gradients of weights in a backward block: both of its products have equal sizes."""
-_DRAWS = 200
+_NUMBER_OF_DRAWS = 200
 _MOST_TIMES = 1 << 24
 """Maximum number of blocks times replicas and measured steps."""
 _MODEL_ERROR = 0.01
+"""Minimum standard deviation of the error of the replay, as a share of the step."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class PipelinePrediction(InNotebooks):
     microbatches: int
     chunks: int
     ranks: int
-    """Chunks are those of each stage."""
+    """``chunks`` is the number of chunks of each stage."""
     value: int
     low: int
     high: int
@@ -88,7 +89,7 @@ class PipelineBlocks:
     def divided(
         self, values: dict[str, Floats], virtual: int, microbatches: int, *, add: bool
     ) -> dict[str, Floats]:
-        """Return values of other virtual stages, which divide the same layers, and of other microbatches."""
+        """Return values of other virtual stages of the same layers, and microbatches; times ``add`` up."""
         virtual_stages = len(values[FORWARD])
         edges, new_edges = np.linspace(0, 1, virtual_stages + 1), np.linspace(0, 1, virtual + 1)
         shared = np.minimum(edges[1:], new_edges[1:, None]) - np.maximum(edges[:-1], new_edges[:-1, None])
@@ -107,12 +108,8 @@ def blocks_of(table: pd.DataFrame) -> PipelineBlocks:
     rows = graph.rows if graph is not None else table
     kinds = np.array([_kind(name, kind) for name, kind in zip(rows["name"], rows["kind"], strict=True)])
     computes = np.isin(kinds, (FORWARD, BACKWARD))
-    if (
-        graph is None
-        or not computes.any()
-        or (rows["stage"][computes] < 0).any()
-        or rows["stage"].nunique() < 2
-    ):
+    in_stages = computes.any() and (rows["stage"][computes] >= 0).all() and rows["stage"].nunique() > 1
+    if graph is None or not in_stages:
         raise UsageError(
             "--pipeline needs a table of operations with forward and backward operations on several stages."
         )
@@ -148,7 +145,7 @@ def blocks_of(table: pd.DataFrame) -> PipelineBlocks:
 
 
 def _kind(name: str, kind: str) -> str:
-    """Return the kind of a block; empty for what is none."""
+    """Return the kind of a block; empty for any other operation."""
     if kind != "compute":
         return ""
     return {"f": FORWARD, "b": BACKWARD}.get(name.lower()[:1], "")
@@ -193,7 +190,7 @@ def predict_pipeline(
     wall, bubble = pipeline_step(blocks, stages, microbatches, schedule, chunks)
     value = float(wall.mean())
     generator = np.random.default_rng(0)
-    drawn = wall[generator.integers(len(wall), size=(_DRAWS, len(wall)))].mean(axis=1)
+    drawn = wall[generator.integers(len(wall), size=(_NUMBER_OF_DRAWS, len(wall)))].mean(axis=1)
     rebuilt = float(again.mean() / blocks.measured.mean() - 1)
     half = 1.645 * float(np.hypot(drawn.std(), max(_MODEL_ERROR, abs(rebuilt)) * value))
     unknown = ["memory, and communication of replicas by the size of a stage"]
@@ -303,17 +300,17 @@ def _zero_bubble(
     for _ in range(3 * microbatches * stages):
         choices = []
         for stage, counts in enumerate(completed):
-            flying = counts[FORWARD] - counts[BACKWARD]
-            for rank, kind in enumerate((BACKWARD, FORWARD, WEIGHTS)):
+            in_flight = counts[FORWARD] - counts[BACKWARD]
+            for priority, kind in enumerate((BACKWARD, FORWARD, WEIGHTS)):
                 block = (kind, counts[kind], stage)
                 arrival = _arrival(block, end, stages, message)
                 if counts[kind] == microbatches or arrival is None:
                     continue
-                if kind != FORWARD or flying < stages - stage:
+                if kind != FORWARD or in_flight < stages - stage:
                     start = max(float(free[stage]), float(arrival))
                     # Weights wait for gaps that are at least half as long as they take.
                     later = mean[kind][stage] / 2 if kind == WEIGHTS else 0.0
-                    choices.append((start + later, rank, start, block))
+                    choices.append((start + later, priority, start, block))
         *_, start, block = min(choices)
         kind, _, stage = block
         free[stage] = end[block] = start + mean[kind][stage]

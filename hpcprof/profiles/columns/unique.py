@@ -50,7 +50,7 @@ def numbered(values: Ints) -> tuple[Ints, Ints]:
 
 
 def each(values: Ints, function: Callable[[int], int]) -> Ints:
-    """Return what a function gives for each value; it is called once for each distinct one."""
+    """Return the result of a function for each value; it is called once for each distinct value."""
     used, row = numbered(values)
     return np.array([function(value) for value in used.tolist()], np.int64)[row]
 

@@ -67,7 +67,7 @@ def formats_like(path: Path) -> str:
 
 
 def content_of(kind: str) -> ProfileContent:
-    """Return what profiles of a kind hold; a timeline if their reader is no longer installed."""
+    """Return the content of profiles of a kind: a timeline if their reader is no longer installed."""
     readers = {reader.name: reader for reader in BUILT_IN}
     if kind not in readers:
         readers |= {reader.name: reader for reader in _added_readers()}

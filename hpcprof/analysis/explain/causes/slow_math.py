@@ -19,7 +19,7 @@ _TF32 = (8, 0)
 """Minimum compute capability for products in single precision on tensor cores."""
 
 _REACHED_SHARE = 0.8
-"""Reached share of the ratio of the peaks: the ordinary cores come closer to theirs."""
+"""Share of the ratio of the peaks that is reached: ordinary cores come closer to their peak."""
 
 _USUAL_GAIN = 4.0
 """The gain on a GPU whose peaks are unknown."""
@@ -59,14 +59,14 @@ def tensor_core_gain(gpus: Mapping[int, Sequence[Gpu]]) -> float:
 
     That lies between what TF32 and what bfloat16 would give: it is the geometric mean of both.
     """
-    names = {gpu.name for ones in gpus.values() for gpu in ones}
+    names = {gpu.name for gpus_of_rank in gpus.values() for gpu in gpus_of_rank}
     peaks_of_gpus = [peaks for name in names if {"tf32", "bf16", "fp32"} <= (peaks := peaks_of(name)).keys()]
     gains = [_REACHED_SHARE * math.sqrt(peak["tf32"] * peak["bf16"]) / peak["fp32"] for peak in peaks_of_gpus]
     return max(1.0, min(gains)) if gains else _USUAL_GAIN
 
 
 def _has_tf32(gpus: Sequence[Gpu]) -> bool:
-    """Return whether a rank's GPU can do so; a profile may list all GPUs of the node, which are alike."""
+    """Return whether a rank's GPU has TF32; a profile may list all GPUs of the node, which are alike."""
     texts = [gpu.compute_capability for gpu in gpus if gpu.compute_capability]
     versions = [tuple(int(part) for part in text.split(".") if part.isdigit()) for text in texts]
     return bool(versions) and min(versions) >= _TF32

@@ -47,7 +47,7 @@ from hpcprof.profiles.timeline import (
 )
 
 _HARMLESS = re.compile(
-    # The way in which a recording is asked for: this one was made.
+    # Requests for a recording: this one was made.
     r"\bconfig\b|dyno|IPC|Fabric|logger factory|current trace request|Not starting tracing|round up"
     # Callbacks, samples of counters and occupancies: none of them is read.
     r"|callback|PM sampling|occupancy|gpuGetDevice|Invalid deviceId"
@@ -80,9 +80,9 @@ def read(path: Path) -> Timeline:
     return read_trace(path)
 
 
-def read_trace(path: Path, translated: Callable[[Batch], Batch] | None = None) -> Timeline:
-    """Read a trace as `read` does; ``translated`` turns a batch of events into those of Kineto."""
-    events, properties = _load(path, translated)
+def read_trace(path: Path, translate: Callable[[Batch], Batch] | None = None) -> Timeline:
+    """Read a trace as `read` does; ``translate`` turns a batch of events into those of Kineto."""
+    events, properties = _load(path, translate)
     calls = ApiCalls(**events.calls.columns())
     tables = (events.kernels, events.memory, events.graphs, events.gpu_marks, events.waits)
     on_gpu = [table.columns() for table in tables]
@@ -94,14 +94,14 @@ def read_trace(path: Path, translated: Callable[[Batch], Batch] | None = None) -
     if len(processes) > 1:
         for columns in on_gpu:
             for name in {"correlation", "source_correlation"} & columns.keys():
-                columns[name] = _distinguish_streams(columns[name], columns["process"], processes)
-        calls = replace(calls, correlation=_distinguish_streams(calls.correlation, calls.process, processes))
+                columns[name] = _ids_by_process(columns[name], columns["process"], processes)
+        calls = replace(calls, correlation=_ids_by_process(calls.correlation, calls.process, processes))
         numbers = on_gpu[0]["correlation"][events.communicating].tolist()
         records = [
             record._replace(correlation=number) for record, number in zip(records, numbers, strict=True)
         ]
     kernels, memory, graphs, marks, waits = on_gpu
-    del marks["process"]
+    del marks["process"]  # only their correlation needed it
     category = kernel_classification.classes_of(kernels["name"], events.strings.array())
     communicating = category == Category.COMM
     ranges, operators = events.ranges.columns(), events.operators.columns()
@@ -170,7 +170,7 @@ def _owners(correlation: Ints, calls: ApiCalls, processes: Ints) -> Ints:
     return np.where(has_calls & (calling[at] == correlation), caller[at], NO_PROCESS)
 
 
-def _distinguish_streams(correlation: Ints, owner: Ints, processes: Ints) -> Ints:
+def _ids_by_process(correlation: Ints, owner: Ints, processes: Ints) -> Ints:
     number = correlation * len(processes) + np.searchsorted(processes, owner)
     return np.where(correlation == NO_CORRELATION, NO_CORRELATION, number)
 
@@ -186,14 +186,14 @@ def _functions(columns: IntColumns, strings: StringTable) -> Functions:
     )
 
 
-def _load(path: Path, translated: Callable[[Batch], Batch] | None) -> tuple[TraceEvents, dict[str, Any]]:
+def _load(path: Path, translate: Callable[[Batch], Batch] | None) -> tuple[TraceEvents, dict[str, Any]]:
     events = TraceEvents()
     with open_packed(path) as file, damage_as_sentence(path):
         if path.name == MERGED:
             raise NotATrace("holds the traces of all ranks, for viewers: give those of the ranks.")
         stream = TraceStream(file)
         for batch in stream.batches():
-            events.add(translated(batch) if translated else batch)
+            events.add(translate(batch) if translate else batch)
         if not events.count and "schemaVersion" not in stream.properties:
             raise NotATrace("has no events, so nothing was recorded.")
         if events.foreign and "schemaVersion" not in stream.properties:
@@ -239,7 +239,7 @@ def _origin(path: Path, trace: dict[str, Any], losses: tuple[Loss, ...]) -> Orig
 
 
 def _warnings(trace: Mapping[str, Any]) -> Iterator[Loss]:
-    """Yield the warnings and errors that libkineto's logger adds to a trace, but the harmless ones."""
+    """Yield the warnings and errors that libkineto's logger adds to a trace, except harmless ones."""
     for key in ("WARNING", "ERROR"):
         texts = trace.get(key)
         for text in texts if isinstance(texts, list) else ():
@@ -259,10 +259,7 @@ def _gpus(devices: Iterable[Any], maker: str) -> Iterator[Gpu]:
     for position, device in enumerate(devices):
         if isinstance(device, dict) and isinstance(device.get("name"), str):
             number = _natural_number(device.get("id"))
-            major, minor = (
-                _natural_number(device.get("computeMajor")),
-                _natural_number(device.get("computeMinor")),
-            )
+            major, minor = (_natural_number(device.get(key)) for key in ("computeMajor", "computeMinor"))
             yield Gpu(
                 device=position if number is None else number,
                 name=device["name"] or (maker and f"{maker} GPU with {device.get('numSms')} units"),

@@ -16,7 +16,7 @@ _MOST_DIGITS = 16
 
 
 def present(values: Sequence[object]) -> Mask:
-    """Return which values are not None."""
+    """Return a mask of the values that are not None."""
     return np.fromiter((value is not None for value in values), np.bool_, len(values))
 
 

@@ -19,7 +19,7 @@ from hpcprof.profiles.readers.declaration import foreign_kind
 from hpcprof.submit.profilers.ncu import complaint
 
 # The program's own output and ncu's messages come before the table.
-# Programs that save it again leave out the quotes.
+# Other programs that save the table leave out the quotes.
 _HEADER = re.compile(r'^("?)ID\1,\1Process ID\1,.*\1Kernel Name\1', re.MULTILINE)
 _HEAD_BYTES = 1 << 20
 _FIXED_COLUMNS = ("ID", "Process ID", "Kernel Name")
@@ -42,7 +42,7 @@ _DETAILS = {
     (_MEMORY, "Memory Throughput"): "dram__bytes.sum.per_second",
 }
 # The same in versions before 2022, whose sections have other names.
-_OLDER = {
+_OLDER_DETAILS = {
     **{label: metric for (section, label), metric in _DETAILS.items() if section != _MEMORY},
     "L1/TEX Hit Rate": "l1tex__t_sector_hit_rate.pct",
     "L1 Hit Rate": "l1tex__t_sector_hit_rate.pct",
@@ -62,7 +62,7 @@ def _metric_name(section: str, label: str) -> str | None:
     """Return the name of a metric that the details page shows by its raw name, or by a label of a section."""
     if _RAW_NAME.fullmatch(label):
         return label
-    return _DETAILS.get((section, label)) or (None if section == _MEMORY else _OLDER.get(label))
+    return _DETAILS.get((section, label)) or (None if section == _MEMORY else _OLDER_DETAILS.get(label))
 
 
 DEVICE_NAME = "device__attribute_display_name"
@@ -102,7 +102,7 @@ def parse(text: str, path: Path) -> Printed:
     DamagedInput if there is no table, or the raw page has no row of units.
     """
     header, rows = open_table(text, path)
-    page = _details if set(_METRIC) <= set(header) else _read_raw_page
+    page = _read_details_page if set(_METRIC) <= set(header) else _read_raw_page
     printed = page(header, rows, path)
     printed.cut = rows.cut
     return printed
@@ -161,7 +161,7 @@ def _read_raw_page(header: list[str], rows: Rows, path: Path) -> Printed:
     return Printed(measured, device)
 
 
-def _details(header: list[str], rows: Rows, path: Path) -> Printed:
+def _read_details_page(header: list[str], rows: Rows, path: Path) -> Printed:
     """Read the details page: one row per metric of a kernel, and rows of advice."""
     at = {name: i for i, name in enumerate(header)}
     last = max(at[name] for name in (*_FIXED_COLUMNS, *_METRIC))

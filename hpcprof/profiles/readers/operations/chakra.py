@@ -21,7 +21,7 @@ COLLECTIVES = (
     *("AllReduce", "Reduce", "AllGather", "Gather", "Scatter", "Broadcast"),
     *("AlltoAll", "ReduceScatter", "ReduceScatter", "Barrier"),
 )
-"""The collectives of `CollectiveCommType` by their numbers."""
+"""The collectives of `CollectiveCommType` by their numbers; ReduceScatter has two."""
 
 NAME, TYPE, START, DURATION, ATTRIBUTE = 2, 3, 6, 7, 10
 """Fields of a node."""

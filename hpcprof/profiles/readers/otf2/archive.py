@@ -51,7 +51,7 @@ MPI = 4
 """The paradigm of MPI."""
 
 EZTRACE = frozenset({"Working", "EZTrace finalize"})
-"""The regions in which EZTrace puts a whole thread, and its own end."""
+"""The regions of EZTrace around a whole thread and around its own end."""
 
 _MPI_FUNCTION = re.compile(r"P?MPI_([a-z]\w*?)_{0,2}(?: ?\(.*\))?", re.IGNORECASE)
 """A function of MPI as writers name it: ``MPI_Send``, ``mpi_send_`` (Fortran), ``MPI_Send()`` (TAU)."""
@@ -151,18 +151,18 @@ class _Definitions(msgspec.Struct):
             "Location": ((U64, U32, U8, U64, U32), _keep_definitions(self.locations)),
             "Region": ((U32, U32, U32, U32, U8, U8), region),
             "CallingContext": ((U32, U32), _keep_definitions(self.contexts)),
-            **self._of_ranks(),
-            **self._of_metrics(),
+            **self._rank_callbacks(),
+            **self._metric_callbacks(),
         }
 
-    def _of_ranks(self) -> Callbacks:
+    def _rank_callbacks(self) -> Callbacks:
         def group(
             _: int, reference: int, name: int, kind: int, paradigm: int, flags: int, size: int, members: int
         ) -> int:
             values = np.ctypeslib.as_array((U64 * size).from_address(members)).tolist() if size else []
             if kind == _COMM_LOCATIONS:
                 self.worlds.append((paradigm, values))
-            # If two share a reference, as EZTrace writes them, the first counts, and a list of ranks least.
+            # EZTrace writes groups with one reference: the first counts that is not a list of ranks.
             if self.groups.get(reference, (_COMM_LOCATIONS,))[0] == _COMM_LOCATIONS:
                 self.groups[reference] = (kind, paradigm, values)
             return 0
@@ -181,7 +181,7 @@ class _Definitions(msgspec.Struct):
             "InterComm": ((U32, U32, U32, U32), between),
         }
 
-    def _of_metrics(self) -> Callbacks:
+    def _metric_callbacks(self) -> Callbacks:
         def member(
             _: int,
             reference: int,
@@ -229,9 +229,9 @@ class Archive:
     def __init__(self, path: Path, handle: Handle) -> None:
         self.path = path
         self.handle = handle
-        self._found = defs = _Definitions()
+        self._definitions = defs = _Definitions()
         with self.damage("its definitions"):
-            # APEX goes on with its compiler.
+            # APEX adds lines about its compiler.
             self.creator = handle.creator.partition("\n")[0].strip()
             handle.read_definitions(defs.callbacks())
         recorded = defs.clock or ArchiveClock(0, 0, LATEST)
@@ -245,14 +245,14 @@ class Archive:
             for key, (name, kind, events, group) in sorted(defs.locations.items())
         ]
         process = {loc.id: loc.process for loc in self.locations}
-        # The threads of a process are ranks of no library of messages. MPI's ranks come first.
+        # A world has one location per process: others list threads. The world of MPI comes first.
         worlds = [
             world for world in defs.worlds if len({process.get(key) for key in world[1]}) == len(world[1])
         ]
         worlds.sort(key=lambda world: world[0] != MPI)
         self.of_eztrace = {self._text(name) for name, _, _ in defs.regions.values()} >= EZTRACE
         by_order = bool(defs.communicators) or any(item.paradigm == MPI for item in self.regions.values())
-        # The first thread of each process, in the order of the processes.
+        # The first thread of each process, in the order of the processes: the lowest id, which comes last.
         threads = [loc for loc in self.locations if loc.type == CPU_THREAD and loc.process != NO_PROCESS]
         threads.sort(key=lambda loc: (loc.process, -loc.id))
         first = {loc.process: loc.id for loc in threads}
@@ -260,7 +260,7 @@ class Archive:
 
     @contextmanager
     def damage(self, action: str) -> Iterator[None]:
-        """Name the archive, and what of it, if the block finds damage."""
+        """Name the archive and the failed action if the block finds damage."""
         try:
             yield
         except LibraryError as error:
@@ -295,18 +295,18 @@ class Archive:
         """The regions by their references."""
         return {
             key: _region(self._text(name), role, paradigm)
-            for key, (name, role, paradigm) in self._found.regions.items()
+            for key, (name, role, paradigm) in self._definitions.regions.items()
         }
 
     @property
     def contexts(self) -> dict[int, int]:
         """The region of each calling context."""
-        return {key: region for key, (region,) in self._found.contexts.items()}
+        return {key: region for key, (region,) in self._definitions.contexts.items()}
 
     @property
     def counters(self) -> dict[int, dict[str, int]]:
         """The counters of the CPU in each metric that has some: by name, their places among its values."""
-        defs = self._found
+        defs = self._definitions
         classes = {key: key for key in defs.metrics} | {
             key: metric_class for key, (metric_class,) in defs.instances.items()
         }
@@ -325,11 +325,11 @@ class Archive:
     def communicators(self) -> dict[int, tuple[str, list[list[int]] | None]]:
         """Return by reference the name of each communicator, and the ranks of its groups; None for one rank.
 
-        The ranks are those of MPI in the program. A communicator of the own rank alone has no list of ranks.
+        The ranks are those of MPI in the program. ``MPI_COMM_SELF`` has no list of ranks.
         """
         communicators: dict[int, tuple[str, list[list[int]] | None]] = {}
-        for key, (name, references) in self._found.communicators.items():
-            groups = [self._found.groups.get(reference) for reference in references]
+        for key, (name, references) in self._definitions.communicators.items():
+            groups = [self._definitions.groups.get(reference) for reference in references]
             if any(group is None for group in groups):
                 continue
             alone = any(group is not None and group[0] == _COMM_SELF for group in groups)
@@ -345,9 +345,10 @@ class Archive:
 
     def host(self, process: int) -> str | None:
         """Return the name of the node that a process ran on, None if unknown."""
-        node = self._found.location_groups[process][2] if process in self._found.location_groups else -1
-        for _ in range(len(self._found.nodes)):
-            name, kind, node = self._found.nodes.get(node, (UNDEFINED, UNDEFINED, UNDEFINED))
+        groups = self._definitions.location_groups
+        node = groups[process][2] if process in groups else -1
+        for _ in range(len(self._definitions.nodes)):
+            name, kind, node = self._definitions.nodes.get(node, (UNDEFINED, UNDEFINED, UNDEFINED))
             if self._text(kind).lower() == "node":
                 return self._text(name) or None
         return None
@@ -355,20 +356,21 @@ class Archive:
     def gpus(self, process: int) -> dict[int, str]:
         """Return the names of the GPUs that a process uses, by their location groups in ascending order."""
         groups = {loc.group for loc in self.locations if loc.type == STREAM and loc.process == process}
-        names = self._found.location_groups
+        names = self._definitions.location_groups
         return {key: self._text(names[key][0]) for key in sorted(groups) if names[key][1] == _ACCELERATOR}
 
     def _text(self, reference: int) -> str:
-        return self._found.strings.get(reference, "")
+        return self._definitions.strings.get(reference, "")
 
     def _process(self, group: int, only: int) -> int:
         """Return the process of a location group; ``only`` is the archive's only process, if any."""
-        _, kind, _, creator = self._found.location_groups.get(group, (0, 0, 0, UNDEFINED))
-        if group not in self._found.location_groups:
+        groups = self._definitions.location_groups
+        if group not in groups:
             return NO_PROCESS
+        _, kind, _, creator = groups[group]
         if kind != _ACCELERATOR:
             return group
-        return creator if creator in self._found.location_groups else only
+        return creator if creator in groups else only
 
 
 @contextmanager
