@@ -17,7 +17,7 @@ from hpcprof.common.errors import UsageError
 
 if TYPE_CHECKING:
     from hpcprof.analysis.predict.pipeline import Schedule
-    from hpcprof.results.across.predictions import Kept
+    from hpcprof.results.across.predictions import KeptPrediction
 
 
 @command_with_examples(
@@ -190,7 +190,7 @@ def _ranks_per_node(site: str | None) -> int | None:
     return node.gpus or node.cores
 
 
-def _show_kept(predictions: "list[Kept]", form: str) -> None:
+def _show_kept(predictions: "list[KeptPrediction]", form: str) -> None:
     import msgspec
 
     if form == "json":

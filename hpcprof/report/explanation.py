@@ -368,7 +368,7 @@ def _in_steps(finding: Finding, step: StepSummary) -> str:
 
 
 def alternative_texts(finding: Finding, explanation: Explanation) -> list[str]:
-    """Return what would save time instead of a finding, each with its price."""
+    """Return the alternatives to a finding, each with its saving."""
     return [f"{named(other, explanation)}: {saved(other, explanation)}" for other in finding.alternatives]
 
 
@@ -404,7 +404,7 @@ def saved(finding: Finding, explanation: Explanation | None = None) -> str:
 
 
 def described(finding: Finding, explanation: Explanation) -> list[tuple[str, str]]:
-    """Return what is known of a finding as pairs of a label and its text."""
+    """Return the details of a finding as pairs of a label and its text."""
     steps = "" if finding.cause == Cause.STEP_SPIKES else _in_steps(finding, explanation.step)
     # The losses name their ranks.
     ranks = "" if finding.cause == Cause.CAPTURE_INCOMPLETE else _on_ranks(finding.ranks, explanation)

@@ -13,7 +13,7 @@ from hpcprof.common.units import counted, format_ns, listed
 if TYPE_CHECKING:
     from hpcprof.analysis.predict.pipeline import PipelinePrediction
     from hpcprof.analysis.predict.scale import ScalePrediction
-    from hpcprof.results.across.predictions import Kept
+    from hpcprof.results.across.predictions import KeptPrediction
 
 _PARTS = {
     "compute": "computing",
@@ -25,7 +25,7 @@ _PARTS = {
 
 
 def scale_text(
-    curve: Sequence[ScalePrediction], notes: Sequence[str], checks: Sequence[Kept]
+    curve: Sequence[ScalePrediction], notes: Sequence[str], checks: Sequence[KeptPrediction]
 ) -> RenderableType:
     """Return the predictions of a run for a terminal: a table, what limits, and what is not modelled."""
     first, last = curve[0], curve[-1]
@@ -82,7 +82,7 @@ def pipeline_text(prediction: PipelinePrediction) -> str:
     )
 
 
-def score_text(checks: Sequence[Kept]) -> str:
+def score_text(checks: Sequence[KeptPrediction]) -> str:
     """Return a sentence about how earlier predictions did."""
     scored = [check for check in checks if check.beats_both is not None]
     if not scored:
@@ -96,7 +96,7 @@ def score_text(checks: Sequence[Kept]) -> str:
 KEPT_COLUMNS = ("Run", "From", "To", "Predicted", "Measured", "Error", "Unchanged", "a + b log2 p")
 
 
-def kept_cells(prediction: Kept) -> list[str]:
+def kept_cells(prediction: KeptPrediction) -> list[str]:
     """Return the cells of a kept prediction, with its score and those of the baselines."""
     actual = prediction.actual
 

@@ -94,7 +94,7 @@ def mpi_requests(timeline: Timeline) -> MpiOperations:
 
 
 def on_one_thread(ranges: Ranges) -> Mask:
-    """Return which ranges are drawn on the track of their thread, shape (n,)."""
+    """Return a mask of the ranges that are drawn on the track of their thread, shape (n,)."""
     drawn: Mask = (ranges.style == Style.PUSH_POP) & (ranges.one_thread == 1)
     return drawn
 

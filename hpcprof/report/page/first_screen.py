@@ -122,7 +122,7 @@ def first_screen(contents: Contents, places: Collection[tuple[int, int]] = ()) -
 def explanation_screen(
     explanation: Explanation, contents: Contents | None = None, places: Collection[tuple[int, int]] = ()
 ) -> FirstScreen:
-    """Return what the first screen has of an explanation; without ``contents``, no place in a timeline."""
+    """Return the first screen of an explanation; without ``contents``, it has no place in a timeline."""
     banner = stall_verdict(explanation)
     return FirstScreen(
         banner=banner,

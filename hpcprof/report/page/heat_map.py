@@ -69,7 +69,7 @@ class _Quantity(msgspec.Struct, frozen=True):
 
 
 def heat_map(contents: Contents) -> dict[str, Any] | None:
-    """Return what the map of a run's ranks and steps is drawn from, None if no rank has steps.
+    """Return the data of the map of a run's ranks and steps; None if no rank has steps.
 
     ``ranks`` and ``steps`` are their numbers, ``host`` the place of each rank's host in ``hosts``. ``shown``
     is the id of the quantity to begin with. ``late_ns`` is the lateness of each rank by `skew_summary`, None

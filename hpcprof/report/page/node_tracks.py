@@ -13,11 +13,11 @@ from hpcprof.profiles.readers.telemetry import NodeTelemetry, growth
 from hpcprof.profiles.timeline import Floats
 
 _MOST_SAMPLES = 2000
-"""Maximum samples in sight; some of more are left out."""
+"""Maximum number of samples that a track shows; beyond it, samples are skipped evenly."""
 
 
 class _Metric(msgspec.Struct, frozen=True):
-    """A metric that has a track; one that is `seldom` above 0 only where it is."""
+    """A metric with a track; if it is `seldom` above 0, a track without such a value is left out."""
 
     name: str
     label: str
@@ -26,16 +26,16 @@ class _Metric(msgspec.Struct, frozen=True):
     seldom: bool = False
 
 
-_OF_GPU = (_Metric("sm_mhz", "GPU clock", "MHz"), _Metric("power_w", "GPU power", "W"))
-_OF_RANK = (_Metric("cpu_s", "CPU", "cores"), _Metric("blocked_pct", "File waits", "%", seldom=True))
-_OF_NODE = (
+_GPU_METRICS = (_Metric("sm_mhz", "GPU clock", "MHz"), _Metric("power_w", "GPU power", "W"))
+_RANK_METRICS = (_Metric("cpu_s", "CPU", "cores"), _Metric("blocked_pct", "File waits", "%", seldom=True))
+_NODE_METRICS = (
     _Metric("busy_s", "Node CPU", "cores"),
     _Metric("memory_pressure_s", "Memory waits", "%", 100.0, seldom=True),
 )
 
 
 class NodeTrack(msgspec.Struct, frozen=True):
-    """The samples of a metric: the times that they are about, in seconds since 1970, and their values."""
+    """The samples of a metric: the times that they cover, in seconds since 1970, and their values."""
 
     label: str
     unit: str
@@ -54,13 +54,13 @@ class NodeTrack(msgspec.Struct, frozen=True):
 def node_tracks(
     nodes: Sequence[NodeTelemetry], ranks: Sequence[int], begin: float, end: float
 ) -> dict[int, list[NodeTrack]]:
-    """Return the tracks of each rank between two moments; those of a node are with the first of its ranks."""
+    """Return the tracks of each rank between two moments; the first rank of a node also has the node's."""
     tracks = {}
     for node in nodes:
         for place, rank in enumerate(number for number in ranks if number in node.ranks):
             gpus = [f"gpu{gpu}" for gpu in range(len(node.gpus)) if node.rank_of_gpu(gpu) == rank]
-            devices = [*((gpu, _OF_GPU) for gpu in gpus), (f"rank{rank}", _OF_RANK)]
-            devices += [("node", _OF_NODE)] if place == 0 else []
+            devices = [*((gpu, _GPU_METRICS) for gpu in gpus), (f"rank{rank}", _RANK_METRICS)]
+            devices += [("node", _NODE_METRICS)] if place == 0 else []
             tracks[rank] = [
                 track
                 for device, metrics in devices

@@ -25,7 +25,7 @@ from hpcprof.report.page.heat_map import heat_map
 from hpcprof.report.page.page_tables import PageTable, analysis_tables
 from hpcprof.report.scale_prediction import KEPT_COLUMNS, kept_cells
 from hpcprof.report.terminal import LACKING
-from hpcprof.results.across.predictions import Kept, kept_predictions
+from hpcprof.results.across.predictions import KeptPrediction, kept_predictions
 from hpcprof.results.store.store import Store
 from hpcprof.runs.directory import Run
 from hpcprof.submit.runs.failures import RankFailure
@@ -84,7 +84,7 @@ def html_report(
     )
 
 
-def _predictions(run: Run) -> list[Kept]:
+def _predictions(run: Run) -> list[KeptPrediction]:
     """Return the predictions that were made from a run; none if they cannot be read."""
     try:
         return [prediction for prediction in kept_predictions(run.path.parent) if prediction.run == run.id]

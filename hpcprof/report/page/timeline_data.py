@@ -107,7 +107,7 @@ class _Texts(msgspec.Struct):
 
 
 def timeline_data(run: Run, store: Store, budget: int = BUDGET) -> dict[str, Any]:
-    """Return what the timeline of a page shows, as plain data.
+    """Return the data of the timeline of a page.
 
     Up to `MOST_IN_FULL` ranks are all shown; of more, a median rank and the `DEVIATING` ranks that deviate
     most, by their lateness or else by their step time. If the slices take more than ``budget`` bytes,

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _FILE = "predictions.jsonl"
 
 
-class Kept(msgspec.Struct, frozen=True):
+class KeptPrediction(msgspec.Struct, frozen=True):
     """A prediction with its baselines (the measured step, a + b log2 p), and the later step; times in ns."""
 
     run: str
@@ -62,14 +62,14 @@ class Kept(msgspec.Struct, frozen=True):
         return error < min(abs(baseline - self.actual) for baseline in (self.unchanged, self.log2))
 
 
-def kept_predictions(runs_dir: Path) -> list[Kept]:
+def kept_predictions(runs_dir: Path) -> list[KeptPrediction]:
     """Return the predictions in a folder of runs, the oldest first."""
     path = runs_dir / _FILE
     if not path.is_file():
         return []
     with damage_named(path):
         try:
-            return [from_json(line, Kept) for line in path.read_bytes().splitlines() if line]
+            return [from_json(line, KeptPrediction) for line in path.read_bytes().splitlines() if line]
         except msgspec.MsgspecError as error:
             raise HpcprofError(f"{path} cannot be read: {error}.") from None
 
@@ -78,7 +78,7 @@ def keep(runs_dir: Path, run: Run, predictions: Sequence[ScalePrediction]) -> No
     """Keep predictions of a run, before anybody measures what they predict."""
     made = datetime.now(timezone.utc).isoformat(timespec="seconds")
     new = [
-        Kept(
+        KeptPrediction(
             run=run.id,
             measured_ranks=prediction.measured_ranks,
             ranks=prediction.ranks,
@@ -95,18 +95,18 @@ def keep(runs_dir: Path, run: Run, predictions: Sequence[ScalePrediction]) -> No
     _write(runs_dir, [*kept_predictions(runs_dir), *new])
 
 
-def _write(runs_dir: Path, predictions: Sequence[Kept]) -> None:
+def _write(runs_dir: Path, predictions: Sequence[KeptPrediction]) -> None:
     lines = (msgspec.json.encode(prediction).decode() + "\n" for prediction in predictions)
     write_atomically(runs_dir / _FILE, "".join(lines))
 
 
 def check(
     runs_dir: Path, run: Run, store: Store, run_id: str | None = None, scaling: Scaling | None = None
-) -> list[Kept]:
+) -> list[KeptPrediction]:
     """Score the kept predictions for the number of ranks of a run with its step, and keep the scores.
 
-    ``run_id`` is the id of the run that was predicted from, by default any; so is ``scaling``. Raises
-    UsageError if no such prediction is for that number of ranks and of the run's program.
+    ``run_id`` and ``scaling`` choose predictions from one run and with one scaling, by default from all.
+    Raises UsageError if no such prediction is for this number of ranks and the program of the run.
     """
     actual, ranks = measured_step(run, store)
     programs = {row.id: row.program for row in store.runs() if row.program}
@@ -144,7 +144,7 @@ def measured_step(run: Run, store: Store) -> tuple[int, int]:
     return step.priced_ns, max(step.ranks, explain_inputs(run, store).world_size)
 
 
-def calibrated(prediction: ScalePrediction, checks: Sequence[Kept]) -> ScalePrediction:
+def calibrated(prediction: ScalePrediction, checks: Sequence[KeptPrediction]) -> ScalePrediction:
     """Return a prediction corrected by checks of earlier ones of the same run and scaling.
 
     The correction is the mean error per doubling of ranks, shrunk as if one more check had been exact.
@@ -179,10 +179,10 @@ def predict_runs(
 ) -> list[ScalePrediction]:
     """Predict the step of the first run on other numbers of ranks.
 
-    The other runs are of the same program on few ranks too: they tell more of the network. If that of
-    ``site``, by default of the first run's, was measured, it is used instead. Raises
-    HpcprofError if a run has not been collected or has no steps, or if those of its table overlap, and
-    UsageError if its mesh is ambiguous or does not allow a number of ranks.
+    The other runs are of the same program on few ranks too, as further samples of the network. A measured
+    network of ``site``, by default the site of the first run, replaces them. Raises HpcprofError if a run has
+    not been collected or has no steps, or if the steps of its table overlap, and UsageError if its mesh is
+    ambiguous or does not allow a number of ranks.
     """
     from hpcprof.analysis.predict.operation_causes import refuse_overlap
     from hpcprof.analysis.predict.scale import Predictor

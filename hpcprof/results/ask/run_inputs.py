@@ -77,7 +77,7 @@ def _facts(
 def _recorded_facts(facts: dict[tuple[str, str], str]) -> dict[str, str]:
     """Return what the profiles record of software, machine and environment, by the name of the fact.
 
-    The variables that number ranks are left out: they are alike only in a run of which one rank was profiled.
+    The variables that number ranks are left out: they are common facts only where one rank was profiled.
     """
     prefixes = {"version": "", "machine": "", "environment": ENVIRONMENT}
     return {

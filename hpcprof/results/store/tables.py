@@ -226,7 +226,7 @@ RUN_TABLES = {name: table for name, table in TABLES.items() if ANALYSES[name].sc
 RANK_TABLES = {name: table for name, table in TABLES.items() if ANALYSES[name].scope is Scope.RANK}
 
 
-class Kept(msgspec.Struct, frozen=True):
+class TableOfRuns(msgspec.Struct, frozen=True):
     """A table with rows of runs, and its column with the run."""
 
     table: Table
@@ -234,8 +234,8 @@ class Kept(msgspec.Struct, frozen=True):
 
 
 OF_RUN = {
-    "runs": Kept(RUNS, "id"),
-    **{item.name: Kept(item) for item in (PROFILES, GPUS, FACTS, LOSSES, REASONS, EXPLANATIONS)},
-    **{name: Kept(table) for name, table in TABLES.items()},
+    "runs": TableOfRuns(RUNS, "id"),
+    **{item.name: TableOfRuns(item) for item in (PROFILES, GPUS, FACTS, LOSSES, REASONS, EXPLANATIONS)},
+    **{name: TableOfRuns(table) for name, table in TABLES.items()},
 }
 """The tables with rows of runs, by name; tables of analyses by the analysis."""

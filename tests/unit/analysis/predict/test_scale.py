@@ -26,7 +26,7 @@ from hpcprof.analysis.predict.operation_graph import MESSAGES, operation_graphs
 from hpcprof.analysis.predict.scale import Predictor, curve_notes
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.profiles.timeline import Floats
-from hpcprof.results.across.predictions import Kept, calibrated
+from hpcprof.results.across.predictions import KeptPrediction, calibrated
 from hpcprof.results.ask.site_measurements import NETWORK, fit_network, keep_measurement, network_of_site
 
 STEPS = 40
@@ -181,7 +181,9 @@ def test_strong_scaling_keeps_what_the_host_takes() -> None:
 
 def test_checks_correct_predictions_of_the_same_scaling() -> None:
     weak = Predictor(program(4, noise=0.0)[0]).predict(16)
-    check = Kept("run", 4, 16, "weak", 100, 90, 110, unchanged=100, log2=100, made_utc="", actual=120)
+    check = KeptPrediction(
+        "run", 4, 16, "weak", 100, 90, 110, unchanged=100, log2=100, made_utc="", actual=120
+    )
     assert calibrated(weak, [check]).step.value == pytest.approx(weak.step.value * 1.2**0.5)
     assert calibrated(weak, [structs.replace(check, scaling="strong")]) == weak
 

@@ -21,7 +21,7 @@ from hpcprof.report.contents import Contents
 from hpcprof.report.page.page import SAID, html_report
 from hpcprof.report.page.page_tables import analysis_tables, page_table
 from hpcprof.report.terminal import analysis_report, full_report
-from hpcprof.results.across.predictions import Kept
+from hpcprof.results.across.predictions import KeptPrediction
 from hpcprof.results.store.analysis_table import ANALYSIS_VERSION, AnalysisTable, Row
 from hpcprof.results.store.tables import ProfileRow
 from hpcprof.runs.directory import Run
@@ -64,7 +64,9 @@ def test_predictions_of_the_run_are_on_its_page(tmp_path: Path) -> None:
     assert 'id="predictions"' not in html_report(
         Contents(Run("r", tmp_path / "r"), None, [], profiles, tables(), [], [], FULL)
     )
-    made = Kept("r", 2, 64, "weak", 12_000_000, 11_000_000, 14_000_000, 10_000_000, 13_000_000, "now")
+    made = KeptPrediction(
+        "r", 2, 64, "weak", 12_000_000, 11_000_000, 14_000_000, 10_000_000, 13_000_000, "now"
+    )
     kept = [made, replace_struct(made, ranks=8, actual=12_500_000), replace_struct(made, run="other")]
     file = tmp_path / "predictions.jsonl"
     file.write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in kept))

@@ -9,7 +9,7 @@ import pytest
 
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.results.across import predictions
-from hpcprof.results.across.predictions import Kept, check, kept_predictions, predict_runs
+from hpcprof.results.across.predictions import KeptPrediction, check, kept_predictions, predict_runs
 from hpcprof.results.store.database import store_url
 from hpcprof.results.store.store import Store
 from hpcprof.results.store.tables import RunRow
@@ -24,7 +24,7 @@ def test_a_prediction_is_not_scored_by_a_run_of_another_program(
     for name, program in (("small", "train"), ("large", "train"), ("other", "solve"), ("imported", None)):
         store.put_profiles(RunRow(name, str(tmp_path / name), None, None, None, program), [])
     monkeypatch.setattr(predictions, "measured_step", lambda run, store: (1000, 4))
-    made = Kept("small", 2, 4, "weak", 900, 800, 1100, 950, 970, "2026-01-01T00:00:00+00:00")
+    made = KeptPrediction("small", 2, 4, "weak", 900, 800, 1100, 950, 970, "2026-01-01T00:00:00+00:00")
     predictions._write(tmp_path, [made])
     with pytest.raises(UsageError, match=r"no prediction is for the 4 ranks of other .*; predicted: none\."):
         check(tmp_path, Run("other", tmp_path), store)
