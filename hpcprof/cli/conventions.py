@@ -17,7 +17,7 @@ from hpcprof.common.errors import WRITTEN_OUT, unknown, writing
 GATE_EXIT, UNJUDGED_EXIT = 3, 4
 """The exit codes of a gate that has found something, and of one that could judge nothing."""
 _EXAMPLE_WIDTH = 78
-"""An example fits a terminal of 80 columns, which would break it where a shell does not."""
+"""Maximum width of an example: a terminal of 80 columns must not break its lines."""
 
 
 class Group(click.Group):
@@ -70,7 +70,7 @@ def _be_verbose(context: click.Context, parameter: click.Parameter, count: int) 
 
 
 def command_with_examples(name: str, *commands: str) -> Callable[[Callable[..., Any]], click.Command]:
-    """Return what makes a function a command whose help has examples."""
+    """Return a decorator that makes a function a command whose help has examples."""
     return click.command(name, cls=_Command, epilog=examples(*commands))
 
 
@@ -104,12 +104,12 @@ def examples(*commands: str) -> str:
 
 
 def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
-    """Print a text; control characters of names in it are written out, since they would steer a terminal."""
+    """Print a text with control characters escaped, since a name with them could steer a terminal."""
     click.echo(text.translate(WRITTEN_OUT), err=err, nl=nl)
 
 
 def write_page(file: Path, page: str, form: str) -> None:
-    """Write a page and say so, on standard error if the answer in this form is not a table to look at."""
+    """Write a page and say so, on standard error unless the command prints a table for people."""
     with writing(file):
         write_atomically(file, page)
     echo(f"wrote {file}", err=form != "table")
@@ -124,7 +124,7 @@ def exit_naming(skipped: Sequence[str]) -> None:
 
 
 def typed_command() -> list[str]:
-    """Return the command that the user typed, as the run keeps it: without targets of messages."""
+    """Return the command that the user typed, as the run keeps it: targets of notifications are masked."""
     from hpcprof.common.masking import without_targets
 
     return without_targets(["hpcprof", *sys.argv[1:]])

@@ -129,8 +129,8 @@ _GRAPHICAL_BROWSERS = (
     "konqueror",
 )
 _IN_TERMINAL = {"www-browser", "w3m", "lynx", "links", "links2", "elinks", "browsh", "carbonyl"}
-_SECONDS = 0.5
-"""A browser that cannot open a page ends within this time, with an error."""
+_START_SECONDS = 0.5
+"""Time within which a browser that cannot open a page ends with an error."""
 
 
 def can_show_pages() -> bool:
@@ -159,13 +159,13 @@ def _commands() -> Iterator[list[str]]:
 
 
 def _starts(command: list[str]) -> bool:
-    # With it, xdg-open could start a text browser.
+    # With $BROWSER, xdg-open could start a text browser.
     environment = {name: value for name, value in os.environ.items() if name != "BROWSER"}
     try:
         process = start_in_background(command, Path.cwd(), environment)
     except CommandNotStarted:
         return False
-    end = time.monotonic() + _SECONDS
+    end = time.monotonic() + _START_SECONDS
     while process.poll() is None and time.monotonic() < end:
         time.sleep(0.01)
     if process.poll() is None:

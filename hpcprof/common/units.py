@@ -14,7 +14,7 @@ _SIZE_UNITS = ((1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "kB"))
 
 def counted(number: int, noun: str) -> str:
     """Return a number with its noun in the singular or plural: ``"1 rank"``, ``"1,024 ranks"``."""
-    return f"{number:,} {noun}{'s'[: number != 1]}"
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def listed(values: Sequence[str], most: int, between: str = ", ") -> str:
@@ -56,7 +56,7 @@ def format_ns(nanoseconds: float) -> str:
 
 def signed_ns(nanoseconds: float) -> str:
     """Return a difference of times with its sign, ``"+3.649 ms"``."""
-    return f"{'+' * (nanoseconds > 0)}{format_ns(nanoseconds)}"
+    return f"{'+' if nanoseconds > 0 else ''}{format_ns(nanoseconds)}"
 
 
 def time_unit(largest_ns: float) -> tuple[int, str]:
@@ -117,7 +117,7 @@ def _digits(value: float) -> str:
 
 
 def parse_memory(text: str, option: str = "--mem") -> str:
-    """Return memory with its unit K, M, G or T (of 1024); schedulers read bare numbers differently, but 0."""
+    """Return memory with its unit K, M, G or T (of 1024); schedulers read bare numbers differently."""
     match = _MEMORY.fullmatch("0M" if text == "0" else text)
     if match is None:
         raise UsageError(f"{option} {text}: write a whole number with K, M, G or T, as in 64G.")
@@ -125,5 +125,5 @@ def parse_memory(text: str, option: str = "--mem") -> str:
 
 
 def mebibytes(memory: str) -> float:
-    """Return an amount that `parse_memory` has returned in MiB."""
+    """Convert memory as `parse_memory` returns it to MiB."""
     return int(memory[:-1]) * 1024.0 ** ("KMGT".index(memory[-1]) - 1)

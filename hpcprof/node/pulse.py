@@ -30,9 +30,9 @@ _OWNER = "HPCPROF_PULSE"
 
 _STALL_FILE = "stalled"
 _FOLDER = "stall"
-_LONGEST_LOOK_S = 10.0
-_LOOKS = 12
-"""Looks at the program in the time after which a run counts as stalled."""
+_MAX_INTERVAL_S = 10.0
+_MIN_LOOKS = 12
+"""Minimum number of looks at the program within the time after which a run counts as stalled."""
 
 _MAX_DELAY_S = 10.0
 """The interpreter is stuck if nothing runs for this long beyond the time of a stall."""
@@ -51,22 +51,24 @@ _COUNTER_BASE = 10**10
 class Pulse:
     """Counts the steps of this process, watches its collectives, and writes evidence of a stall.
 
-    The run counts as stalled after ``timeout_s`` without progress; 0 for never. ``lines`` is what writes the
-    lines of steps, with ``begin``, ``end`` and ``flush``. The functions of ``on_end`` are called at the end
-    of each step, with how many have ended.
+    The run counts as stalled after ``timeout_s`` without progress; 0 for never. ``lines`` writes the lines
+    of steps, with ``begin``, ``end`` and ``flush``. The functions of ``on_end`` are called at the end
+    of each step, with the number of ended steps.
     """
 
     def __init__(self, run_directory: Path, rank: int, timeout_s: float, lines: Any) -> None:
         self.run = run_directory
         self.rank = rank
         self._timeout_s = timeout_s
-        self._every_s = min(_LONGEST_LOOK_S, max(timeout_s / _LOOKS, 0.1)) if timeout_s else _LONGEST_LOOK_S
+        self._every_s = (
+            min(_MAX_INTERVAL_S, max(timeout_s / _MIN_LOOKS, 0.1)) if timeout_s else _MAX_INTERVAL_S
+        )
         self._lines = lines
         self._process = os.getpid()
         self._steps = 0
         self._last_step: int | None = None
         self._stack: int | None = None
-        self._told = ""
+        self._thread_name = ""
         self.on_end: list[Callable[[int], None]] = []
 
     def stepped(self, _: Any) -> None:
@@ -95,19 +97,20 @@ class Pulse:
             _thread.start_new_thread(self._watch, ())
 
     def _keep_stacks(self) -> None:
-        """Have all stacks written to a file in memory, for the wrapper, if the interpreter is stuck."""
+        """Let Python write all stacks to a file in memory, for the wrapper, if the interpreter is stuck."""
         try:
             self._stack = os.memfd_create("hpcprof-stack")
         except (AttributeError, OSError):
             return
         later = faulthandler.dump_traceback_later
 
+        # Python has one timer for this, which the program may need itself.
         @functools.wraps(later)
-        def given_up(*args: Any, **kwargs: Any) -> None:
+        def leave_timer_to_program(*args: Any, **kwargs: Any) -> None:
             self._stack = None
             later(*args, **kwargs)
 
-        faulthandler.dump_traceback_later = given_up
+        faulthandler.dump_traceback_later = leave_timer_to_program
         self._arm = functools.partial(later, exit=False)
 
     def _watch(self) -> None:
@@ -127,8 +130,8 @@ class Pulse:
                 progress, quiet = progress + 1, 0.0
             else:
                 self._lines.flush()
-            self._tell(progress, waits)
-            # At each stall anew: another rank may have progressed since the last sample.
+            self._set_thread_name(progress, waits)
+            # Once per stall, by the time of its file: ranks may have progressed since an earlier one.
             if quiet > self._timeout_s / 2 and (since := self._stalled_since()) not in (0, written):
                 self._write_evidence()
                 written = since
@@ -145,12 +148,12 @@ class Pulse:
         marked = marked_steps()
         return self._steps if marked is None else marked.ended
 
-    def _tell(self, progress: int, waits: bool | None) -> None:
+    def _set_thread_name(self, progress: int, waits: bool | None) -> None:
         """Write the name of this thread, which has 15 characters."""
         name = f"hp{'u' if waits is None else 'w' if waits else 'r'}{progress % _COUNTER_BASE}"
-        if name == self._told:
+        if name == self._thread_name:
             return
-        self._told = name
+        self._thread_name = name
         with suppress(OSError):
             Path(f"/proc/self/task/{_thread.get_native_id()}/comm").write_text(name, encoding="utf-8")
 
@@ -173,7 +176,7 @@ class Pulse:
 
 
 def marked_steps() -> Any:
-    """Return what writes the steps that the program marks itself; None if it marks none."""
+    """Return the writer of the steps that the program marks itself; None if it marks none."""
     module = sys.modules.get("hpcprof.node.step_lines")
     return getattr(module, "current", None)
 
@@ -239,7 +242,7 @@ def collectives() -> tuple[int, bool | None]:
         return 0, None
     entries = dump["entries"]
     open_now = sum(not _has_ended(entry) for entry in entries)
-    # Old entries are overwritten, so the numbers of the last ones count.
+    # Old entries are overwritten, but the number of the last entry counts all before it.
     last: dict[Any, int] = {}
     for entry in entries:
         group = str(entry.get("profiling_name")).partition(":")[0], entry.get("pg_id")
@@ -248,7 +251,7 @@ def collectives() -> tuple[int, bool | None]:
 
 
 def meets_on_gpus() -> bool:
-    """Return whether a rank with a GPU waits where PyTorch has ranks meet, unseen by NCCL."""
+    """Return whether a rank with a GPU waits in PyTorch for other ranks without a collective of NCCL."""
     frame = sys._current_frames().get(main_thread())
     devices = (sys.modules.get(name) for name in _DEVICES)
     on_gpus = any(device is not None and device.is_initialized() for device in devices)
@@ -269,7 +272,7 @@ def flight_record() -> dict[str, Any] | None:
     groups = dict(dump.get("pg_config") or {})
     world: Any = getattr(sys.modules.get("torch.distributed.distributed_c10d"), "_world", None)
     for group, ranks in getattr(world, "pg_group_ranks", {}).items():
-        # A group without this rank has a number instead.
+        # For a group without this rank, PyTorch has a number, which has no name.
         name = world.pg_names.get(group)
         if name is not None:
             description = str(getattr(group, "group_desc", ""))
@@ -281,10 +284,10 @@ def flight_record() -> dict[str, Any] | None:
 def watch_optimizers(
     torch: Any, stepped: Callable[[Any], None], on_creation: Callable[[], None] | None = None
 ) -> None:
-    """Have the optimizers tell of the program's steps, and of themselves when they are made.
+    """Call ``stepped`` at each step of the program, and ``on_creation`` when an optimizer is made.
 
-    Several optimizers that take turns make one step together: it ends when one steps that has stepped since
-    the last one ended, or the first of all. ``stepped`` is called with that optimizer.
+    Several optimizers that take turns make one step together. It ends at the first call of all, and then each
+    time that an optimizer is called again since the last end. ``stepped`` gets that optimizer.
 
     PyTorch wraps the ``step`` of each class of optimizers, when the first one is made, to call hooks inside a
     range. Work of a hook would be in the middle of that range, so the wrapper is wrapped.
@@ -337,7 +340,7 @@ def watch_optimizers(
 
 
 def watch_jax(jax: Any, ended: Callable[[int | None], None]) -> None:
-    """Have the end of each step that a program in JAX marks told, with its number if that is known."""
+    """Call ``ended`` at the end of each step that a program in JAX marks, with its number if known."""
     step = jax.profiler.StepTraceAnnotation
     make, leave = step.__init__, step.__exit__
     numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
@@ -346,7 +349,7 @@ def watch_jax(jax: Any, ended: Callable[[int | None], None]) -> None:
     def make_and_note(self: Any, *args: Any, **kwargs: Any) -> None:
         make(self, *args, **kwargs)
         if isinstance(kwargs.get("step_num"), int):
-            with suppress(TypeError):  # nothing can refer to it weakly
+            with suppress(TypeError):  # it allows no weak references
                 numbers[self] = kwargs["step_num"]
 
     def leave_and_tell(self: Any, *error: Any) -> Any:
@@ -369,7 +372,7 @@ _installed: list[Pulse] = []
 
 
 def install(lines: Callable[[Any, int], Any]) -> Pulse | None:
-    """Begin to watch the program of a rank, once; ``lines(run, rank)`` makes what writes its steps."""
+    """Begin to watch the program of a rank, once; ``lines(run, rank)`` makes the writer of its steps."""
     if _installed and os.environ.get(_OWNER) == str(os.getpid()):
         return _installed[0]
     run = os.environ.get("HPCPROF_RUN_DIR", "")
@@ -377,7 +380,7 @@ def install(lines: Callable[[Any, int], Any]) -> Pulse | None:
     rank = os.environ.get("RANK" if "TORCHELASTIC_RUN_ID" in os.environ else "HPCPROF_RANK", "")
     if not run or not rank.isdigit() or _is_launcher():
         return None
-    # A process that the program starts has its variables; one that takes its place has its number too.
+    # Processes that the program starts inherit the variable; only one that replaces it has the same number.
     if os.environ.setdefault(_OWNER, str(os.getpid())) != str(os.getpid()):
         return None
     timeout = os.environ.get("HPCPROF_STALL_TIMEOUT", "0")

@@ -186,7 +186,7 @@ def native_command(pid: int) -> List[str]:
 
 
 def run_tool(command: List[str]) -> bytes:
-    """Return what a tool prints within its time limit."""
+    """Return the output of a tool within its time limit."""
     pipe, null = subprocess.PIPE, subprocess.DEVNULL
     try:
         return subprocess.run(command, stdin=null, stdout=pipe, stderr=null, timeout=_TOOL_SECONDS).stdout
@@ -491,7 +491,7 @@ def keep_dumps(run: str, rank: int) -> None:
 
 
 def ask_ras(address: str) -> bytes:
-    """Return what NCCL's own monitor says of all ranks (2.24 and later)."""
+    """Return the answer of NCCL's own monitor about all ranks (2.24 and later)."""
     host, _, port = address.rpartition(":")
     text = b""
     with suppress(OSError, ValueError), socket.create_connection((host.strip("[]"), int(port)), 3) as monitor:

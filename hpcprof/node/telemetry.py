@@ -299,7 +299,7 @@ class NodeSource:
         return {"cores": os.cpu_count(), "memory_bytes": memory}
 
     def slow(self) -> Named:
-        """Yield what the kernel counts for the whole node."""
+        """Yield the kernel's counters of the whole node."""
         wanted = {"cpu"} | {"cpu%d" % core for core in self.cores}
         for line in _read_again("/proc/stat").partition("\nintr")[0].splitlines():
             words = line.split()

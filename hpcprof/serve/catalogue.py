@@ -64,7 +64,7 @@ class KnownRun(msgspec.Struct, frozen=True):
     program: str | None
 
     def as_json(self) -> dict[str, Any]:
-        """Return what the API shows."""
+        """Return the run as the API shows it."""
         return {"program": self.program, **self.listed.plain()}
 
     @property

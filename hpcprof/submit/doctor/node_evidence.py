@@ -49,7 +49,7 @@ _LOCAL_COMMAND = ("/bin/sh", "-c", _SCRIPT)
 
 
 def node_evidence(machine: Inspected) -> list[CheckResult]:
-    """Return what evidence can be kept on a node: one finding for each kind."""
+    """Return one finding for each kind of evidence that can be kept on a node."""
     if machine.scheduler.runs_here:
         output = machine.run(_LOCAL_COMMAND).stdout
     else:

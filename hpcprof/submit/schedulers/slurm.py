@@ -108,6 +108,7 @@ _EXCLUSIVE_OPTIONS = {
 }
 """Options that exclude each other, with the common name of their setting."""
 _SHORTEST_PREFIX = len("--ti")
+"""Minimum characters of an abbreviated option that are looked up."""
 
 _GPU_COUNT = re.compile(
     r"(?P<option>--gpus-per-task|--gpus-per-node|--gres(?==gpu))=(?P<kind>[A-Za-z][\w:.-]*:)?\d+"
@@ -162,7 +163,7 @@ class SlurmScheduler(BatchScheduler):
     requeues = True
 
     def check(self, job: Job, site: Site) -> None:
-        """Check that the walltime is a whole number of minutes; Slurm would round it up; and requeues."""
+        """Check that the walltime has whole minutes, as Slurm rounds it up, and that the job may requeue."""
         again = [field for field in ("on_stall", "on_timeout") if getattr(job, field) == "resubmit"]
         if again and "--no-requeue" in self.directives(site, job):
             sentence = f"{OPTIONS[again[0]].flag} resubmit: --no-requeue forbids it; leave it out."
@@ -172,15 +173,14 @@ class SlurmScheduler(BatchScheduler):
     def resource_directives(self, job: Job) -> dict[str, str]:
         """Return the directives for CPUs, memory and kind of nodes, and for a job that may run again."""
         lines = {f: f"{flag}={value}" for f, flag in _FLAGS.items() if (value := getattr(job, f))}
-        lines |= {
-            field: "--requeue" for field in ("on_timeout", "on_stall") if getattr(job, field) == "resubmit"
-        }
+        again = [field for field in ("on_timeout", "on_stall") if getattr(job, field) == "resubmit"]
+        lines |= dict.fromkeys(again, "--requeue")
         # job.sh sends the signal where it acts on the limit itself.
         signals = job.signal and job.on_timeout != "resubmit"
         return lines | ({"signal": f"--signal={job.signal}"} if signals else {})
 
     def settings(self, directive: str) -> frozenset[str]:
-        """Return an option's long name, which sbatch accepts in part, or what several set in common."""
+        """Return the long name of an option, which may be abbreviated, or the common name of alternatives."""
         name = directive.replace(" ", "=").partition("=")[0]
         if not name.startswith("--"):
             name = _LONG_NAMES.get(name[:2], name[:2])
@@ -207,7 +207,7 @@ class SlurmScheduler(BatchScheduler):
         return [*lines, *_gpu_request(site, job, [*lines, *requesting]), *job_lines]
 
     def template_values(self, site: Site, job: Job, rendering: Rendering) -> Mapping[str, Any]:
-        """Return ``mpi_trial``, the commands by which job.sh finds srun's MPI type; empty if it need not."""
+        """Return ``mpi_trial``, the commands by which job.sh finds srun's MPI type; empty if it is given."""
         if not finds_type(site, job):
             return {"mpi_trial": {}}
         asks = ["python3", str(rendering.run_directory / START_UP / PROGRAM_WORDS)]
@@ -220,7 +220,7 @@ class SlurmScheduler(BatchScheduler):
         return {"mpi_trial": trial}
 
     def allocated_nodes(self, environment: Mapping[str, str]) -> int:
-        """Return what Slurm says in the environment."""
+        """Return the number of nodes that Slurm sets in the environment."""
         return int(environment.get("SLURM_JOB_NUM_NODES") or environment.get("SLURM_NNODES") or 1)
 
     def own_settings(self, site: Site) -> dict[str, str]:
@@ -245,7 +245,7 @@ class SlurmScheduler(BatchScheduler):
                     advice = f"--scheduler-arg=--clusters={cluster}, or submit it when that job has ended"
                     raise Refused(f"job {number} runs on cluster {cluster}, and this one does not: {advice}.")
             numbers = ":".join(job_id.partition(";")[0] for job_id in after)
-            # Without the second option a job whose dependency fails stays in the queue, as a script may want.
+            # Without the second option, a job whose dependency fails stays in the queue, as a script may ask.
             stays = "--kill-on-invalid-dep" in text
             depends = [f"--dependency=afterok:{numbers}", *([] if stays else ["--kill-on-invalid-dep=yes"])]
         submission = run_submission(["sbatch", "--parsable", *depends, *options, str(script)], directory)
@@ -294,7 +294,7 @@ class SlurmScheduler(BatchScheduler):
         return parse_largest_array(*run_scheduler_command(["scontrol", "show", "config"]).answer)
 
     def question(self, site: Site) -> list[str]:
-        """Return the command that fails at once if no controller runs; others ask for a minute."""
+        """Return the command that fails at once without a controller; others try for a minute."""
         return ["scontrol", "ping"]
 
     def probe(self, ask: Ask) -> Machine:
@@ -308,7 +308,7 @@ class SlurmScheduler(BatchScheduler):
         plugin = re.search(r"^SelectType\s*=\s*select/(\w+)", config, re.MULTILINE) if node.gpus else None
         by_node = plugin is not None and plugin[1] == "cons_tres"
         request = (NodeRequest.GPUS_PER_NODE if by_node else NodeRequest.GRES) if plugin else None
-        # Then, or with limits, which imply it, Slurm refuses jobs whose account is not one of the user's
+        # With associations, or a value that implies them, Slurm refuses jobs without an account of the user
         # (slurm.conf: AccountingStorageEnforce).
         enforced = re.search(r"^AccountingStorageEnforce\s*=\s*(\S+)", config, re.MULTILINE)
         strict = {"associations", "limits", "qos", "safe", "wckeys", "all"}
@@ -323,7 +323,7 @@ class SlurmScheduler(BatchScheduler):
 
 
 def _fit_ranks(directive: str, site: Site, job: Job) -> str:
-    """Return a directive of the site for a rank of each GPU, fitted to ranks that share GPUs and cores."""
+    """Fit a directive of the site, which is for one rank per GPU, to ranks that share GPUs and cores."""
     option, _, count = directive.partition("=")
     if option == "--gpus-per-task" and (gpus_are_shared(site, job) or job.workers):
         # One process starts all workers of a node.
@@ -372,8 +372,8 @@ def _array_option(numbers: Iterable[str]) -> str:
     return f"--jobs={','.join(dict.fromkeys(number.partition('_')[0] for number in numbers))}"
 
 
-def of_members(records: Mapping[str, Record], numbers: Iterable[str]) -> dict[str, Record]:
-    """Return the records of jobs; a member without one has its array's, or that of component +0."""
+def records_of_members(records: Mapping[str, Record], numbers: Iterable[str]) -> dict[str, Record]:
+    """Return the records of jobs; a member without one gets the record of its array or of component +0."""
     by_number = {}
     for number in numbers:
         aliases = (number, number.partition("_")[0], f"{number}+0")
@@ -384,7 +384,7 @@ def of_members(records: Mapping[str, Record], numbers: Iterable[str]) -> dict[st
 
 
 def _records(since: datetime, cluster: str, numbers: Iterable[str]) -> dict[str, Record]:
-    """Return the records of a cluster's jobs; those that only a silent database may know are unknown."""
+    """Return the records of a cluster's jobs; jobs that only an unreachable database may know are unknown."""
     listed = _squeue([*numbers], cluster)
     absent = [number for number in numbers if number not in listed]
     try:
@@ -394,7 +394,7 @@ def _records(since: datetime, cluster: str, numbers: Iterable[str]) -> dict[str,
             raise
         return listed | dict.fromkeys(absent, Record(JobState.UNKNOWN, str(error)))
     cancelled = [number for number, record in listed.items() if record.state is JobState.CANCELLED]
-    with suppress(SchedulerError):  # that they were cancelled is known
+    with suppress(SchedulerError):  # only the user who cancelled stays unknown
         listed |= _sacct([number for number in cancelled if not listed[number].reason], cluster, since)
     return listed
 
@@ -404,7 +404,7 @@ def _squeue(numbers: Sequence[str], cluster: str) -> dict[str, Record]:
     # scontrol does, but many jobs at once. --array prints one line per member, waiting ones included.
     options = ["--states=all", "--array", _array_option(numbers), f"--Format={SQUEUE_FORMAT}"]
     listing = run_scheduler_command(["squeue", "--noheader", *options, *_of_cluster(cluster)])
-    return of_members(parse_squeue(*listing.answer, time.time()), numbers)
+    return records_of_members(parse_squeue(*listing.answer, time.time()), numbers)
 
 
 def _sacct(numbers: Sequence[str], cluster: str, since: datetime) -> dict[str, Record]:
@@ -418,7 +418,7 @@ def _sacct(numbers: Sequence[str], cluster: str, since: datetime) -> dict[str, R
         listing = run_scheduler_command(words)
         if "Invalid field" not in listing.stderr:  # SubmitLine is of 21.08
             break
-    return of_members(parse_sacct(*listing.answer, time.time()), numbers)
+    return records_of_members(parse_sacct(*listing.answer, time.time()), numbers)
 
 
 def _of_cluster(cluster: str) -> list[str]:
@@ -514,7 +514,7 @@ def parse_sacct(code: int, out: str, error: str, now: float) -> Mapping[str, Rec
 
 
 def parse_largest_array(code: int, out: str, error: str) -> int | None:
-    """Return the largest array by ``scontrol show config`` and ``max_array_tasks``; None if unsaid."""
+    """Return the largest array by ``scontrol show config`` and ``max_array_tasks``, None without them."""
     _check("scontrol", code, error)
     return min((int(size or tasks) for size, tasks in _ARRAY_LIMITS.findall(out)), default=None)
 
@@ -590,7 +590,7 @@ class _Meanings(msgspec.Struct):
 
 
 meanings = cache(lambda: read_words(__file__, _Meanings))
-"""The tables of the file of words."""
+"""The words for states and reasons, from the file beside this module."""
 
 # A single job exceeds such a limit, whatever else runs: QOSMaxNodePerJobLimit and the like.
 _PER_JOB = re.compile(r"(?:Assoc|QOS|Max)\w*PerJob(?:Limit)?$")

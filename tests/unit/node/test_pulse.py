@@ -133,7 +133,7 @@ def test_the_name_of_the_thread_tells_how_far_a_rank_is_and_whether_it_waits(of_
     names: list[str] = []
 
     def tell() -> None:
-        of_rank._tell(12_345_678_901, True)
+        of_rank._set_thread_name(12_345_678_901, True)
         names.append(Path(f"/proc/self/task/{threading.get_native_id()}/comm").read_text().strip())
 
     thread = threading.Thread(target=tell)

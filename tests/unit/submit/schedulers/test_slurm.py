@@ -16,7 +16,6 @@ from hpcprof.submit.schedulers.command import Refused, Unreachable
 from hpcprof.submit.schedulers.slurm import (
     SlurmScheduler,
     meanings,
-    of_members,
     parse_largest_array,
     parse_sacct,
     parse_sbatch,
@@ -27,6 +26,7 @@ from hpcprof.submit.schedulers.slurm import (
     parse_sinfo,
     parse_squeue,
     pending_reason,
+    records_of_members,
 )
 from hpcprof.submit.sites.model import Node, Queue, Vendor
 from tests.unit.submit.schedulers.recorded import DATA, recorded, recorded_machine
@@ -448,9 +448,9 @@ def test_a_heterogeneous_job_has_the_state_of_its_first_component_which_runs_the
     # As Slurm 22.05 listed the job 34 of two components, whose batch script exited with 3.
     columns = f"{'FAILED':24}{768:<12}{'2026-11-28T13:40:35':24}{'NonZeroExitCode':200}"
     records = parse_squeue(0, "".join(f"{name:40}{columns}\n" for name in ("34+0", "34+1")), "", 0.0)
-    found = of_members(records, ["34"])
+    found = records_of_members(records, ["34"])
     assert (found["34"].state, found["34"].exit_code) == (JobState.FAILED, 3)
-    assert of_members(records, ["3"]) == {}
+    assert records_of_members(records, ["3"]) == {}
 
 
 def test_accounting_tells_who_cancelled_a_job_that_squeue_still_lists(
