@@ -102,12 +102,12 @@ def store_options(command: CommandT) -> CommandT:
 
 
 def html_option(of: str) -> Callable[[CommandT], CommandT]:
-    """Return what adds ``--html``."""
+    """Return a decorator that adds ``--html``."""
     return click.option("--html", type=FILE, metavar="FILE", help=f"Also write the {of} as one HTML file.")
 
 
 def format_among(*forms: str, help: str) -> Callable[[CommandT], CommandT]:
-    """Return what adds ``--format``, by default the first form."""
+    """Return a decorator that adds ``--format``, by default the first form."""
     return with_default("--format", "form", type=click.Choice(forms), default=forms[0], help=help)
 
 

@@ -64,7 +64,7 @@ class Budget:
         self._path = runs_dir / LEDGER
 
     def spent(self) -> float:
-        """Return what was requested so far; nothing may be submitted if the ledger cannot be read."""
+        """Return the requested node hours so far; nothing may be submitted if the ledger cannot be read."""
         return sum(charge.node_hours for charge in self.charges())
 
     def charges(self) -> list[Charge]:

@@ -318,7 +318,7 @@ def _in_order(timeline: Timeline) -> Timeline:
 
 
 def _over_successors(work: Operations) -> Mask:
-    """Return which operations end after the end of the next one of their process and stream.
+    """Return a mask of the operations that end after the end of the next one of their process and stream.
 
     Operations of one launch, such as the nodes of a CUDA graph, may run side by side. A stream on which many
     run over others has no order.

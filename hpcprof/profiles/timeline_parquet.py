@@ -278,7 +278,7 @@ class RankEvents:
         return {names.get(part, part): columns.column(part) for part in columns.column_names}
 
     def _identity(self, columns: Sequence[str]) -> bytes:
-        """Return what the metadata of a file must hold."""
+        """Return the metadata that a file must have."""
         return json.dumps({"version": VERSION, "layout": list(columns), "sha256": self.sha256}).encode()
 
 

@@ -122,7 +122,7 @@ def _gpus_of(contents: Contents) -> str:
 
 
 def _measured_facts(results: list[RankResult]) -> list[tuple[str, str]]:
-    """Return what the workload measured itself: step times, correctness, overlap and training."""
+    """Return the measurements of the workload itself: step times, correctness, overlap and training."""
     if not results:
         return []
     first = results[0]

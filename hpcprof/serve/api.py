@@ -70,7 +70,7 @@ def read_table(request: Request) -> Response:
 
 
 def timeline(request: Request) -> Response:
-    """Return which ranks, steps and levels of tiles the timeline of a run has."""
+    """Return the ranks, steps and levels of tiles of the timeline of a run."""
     context = served(request)
     return _json_response(context.tiles.of(context.catalogue.find(request.path_params["run"])).overview())
 

@@ -36,7 +36,7 @@ class Served(msgspec.Struct, frozen=True):
 
 
 def served(request: Request) -> Served:
-    """Return what the application of a request reads."""
+    """Return the data of the application that serves a request."""
     state: Served = request.app.state.served
     return state
 

@@ -16,7 +16,7 @@ _MPI4PY = ("lib/python3*/site-packages/mpi4py/MPI*.so", "lib/python3*/dist-packa
 
 
 def linked_libraries(file: Path) -> list[str]:
-    """Return what looks like names of shared libraries in an executable or library; none of a script."""
+    """Return the likely names of shared libraries in an executable or library; none for a script."""
     return sorted({name.decode() for name in _find_pattern(file, _LIBRARY) or []})
 
 

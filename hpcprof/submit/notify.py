@@ -80,6 +80,6 @@ def keep(names: Sequence[str]) -> None:
 
 
 def failed_notices(run: Run) -> str:
-    """Return which targets of a run got no message, and why; empty if none is known."""
+    """Return the targets that got no message from a run, with the reasons; empty if none is known."""
     path = run.path / "state" / "not_told"
     return visible(read_text(path).strip()) if path.is_file() else ""

@@ -156,7 +156,7 @@ def _by_step(columns: Mapping[str, NDArray[Any]], in_order: RecordedOperation) -
 
 
 def _on_all(columns: Mapping[str, NDArray[Any]], seq: Ints, calls: Ints) -> RecordedOperation:
-    """Return what all ranks recorded, from rows that are sorted by ``seq``, then by rank."""
+    """Return the operations that all ranks recorded, from rows that are sorted by ``seq``, then by rank."""
     # A collective whose kernel a rank did not record is left out on all ranks.
     seq, place = numbered(seq)
     is_on_all = np.bincount(place) == len(calls)

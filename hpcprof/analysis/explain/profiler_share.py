@@ -222,7 +222,7 @@ def _weights(graph: RunGraph, measured: Mapping[str, float]) -> _CallWeights:
 
 
 def _launches_graph(graph: RunGraph) -> Mask:
-    """Return which calls launch a graph."""
+    """Return a mask of the calls that launch a graph."""
     return graph.is_named(graph.calls.name, launches_graph)
 
 

@@ -100,7 +100,7 @@ class Removals:
         return copies
 
     def inside(self, place: str) -> Mask:
-        """Return which places are a place or lie in it; the last element stands for no place."""
+        """Return a mask of the places that are ``place`` or in it; the last element stands for no place."""
         if place == WHOLE_STEP:
             return np.ones(len(self.graph.places) + 1, bool)
         return np.array([*(is_inside(text, place) for text in self.graph.places), place == OUTSIDE])

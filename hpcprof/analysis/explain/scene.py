@@ -58,13 +58,13 @@ class Scene:
         return [candidate for candidate in all_candidates if candidate.own_ns >= self.least]
 
     def once(self, compute: "Callable[[Scene], _ComputedT]") -> _ComputedT:
-        """Return what a function computes of the scene, computed at its first use."""
+        """Return the result of a function of the scene, computed at its first use."""
         if compute not in self._computed:
             self._computed[compute] = compute(self)
         return self._computed[compute]  # type: ignore[return-value]
 
     def named(self, fits: Callable[[str], object]) -> Mask:
-        """Return which operations have a name that fits, shape (operations,)."""
+        """Return a mask of the operations that have a name that fits, shape (operations,)."""
         return self.graph.is_named(self.graph.work.name, fits)
 
     def of_operations(

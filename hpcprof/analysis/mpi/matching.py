@@ -136,7 +136,7 @@ class MatchedOperations:
         return len(self.rank)
 
     def is_of(self, names: frozenset[str]) -> Mask:
-        """Return which operations have one of some names."""
+        """Return a mask of the operations that have one of some names."""
         return np.array([*(name in names for name in self.ops), False])[self.op]
 
     @property

@@ -89,7 +89,7 @@ class Segment:
     algorithm: str = TREE
 
     def time(self, op: str, size: float, ranks: int) -> float:
-        """Return what an operation takes in ns."""
+        """Return the time of an operation in ns."""
         latency = self.latency * hops(op, ranks, self.algorithm)
         return latency + self.per_byte * max(size, 1.0) * volume(op, ranks)
 
@@ -109,7 +109,7 @@ class Network:
     error: float = 0.0
 
     def time(self, op: str, size: float, ranks: int) -> float:
-        """Return what an operation takes in ns, 0 if nothing is known of it or a rank is alone."""
+        """Return the time of an operation in ns, 0 if nothing is known of it or a rank is alone."""
         if ranks < 2 and op not in _MESSAGES:
             return 0.0
         far = self.across.get(op) if ranks > self.ranks_per_node else None

@@ -170,7 +170,7 @@ def _predecessors(graph: OperationGraph, unit: Ints, place: Ints, row_at: Ints, 
 
 
 def ancestors(before: Sequence[Ints], operations: Collection[int]) -> set[int]:
-    """Return what some operations wait for, directly or not."""
+    """Return the operations that some operations wait for, directly or not."""
     waits: set[int] = set()
     new = {*operations}
     while new:

@@ -62,7 +62,7 @@ def _launch_losses(timeline: Timeline) -> list[Loss]:
 
 
 def _launched_before(timeline: Timeline) -> Mask:
-    """Return which operations were launched before the capture.
+    """Return a mask of the operations that were launched before the capture.
 
     They run before the first operation of their stream that has a launch call, since a stream keeps the
     order of its launches, and no call has waited for the whole GPU yet.

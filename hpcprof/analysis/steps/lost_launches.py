@@ -58,7 +58,7 @@ def _without_operation(timeline: Timeline) -> tuple[Ints, Ints]:
 
 
 def _nested_calls(timeline: Timeline, lost: Ints, paired: Ints) -> Mask:
-    """Return which calls lie inside, or around, a call of their thread that has an operation."""
+    """Return a mask of the calls that lie inside, or around, a call of their thread that has an operation."""
     calls = timeline.calls
     nested = np.zeros(len(lost), bool)
     threads = {tuple(key): rows for key, rows in rows_by_key(calls.process[paired], calls.thread[paired])}
@@ -95,7 +95,7 @@ def _calls_in_capture(timeline: Timeline, lost: Ints) -> Mask:
 
 
 def _at_the_end(timeline: Timeline, lost: Ints, paired: Ints) -> Mask:
-    """Return which calls may have operations that had not ended when the capture did.
+    """Return a mask of the calls that may have operations that had not ended when the capture did.
 
     These are calls after the last one with an operation, if the GPU was busy, or the call made, as shortly
     before the end as the longest operation takes.
@@ -111,7 +111,7 @@ def _at_the_end(timeline: Timeline, lost: Ints, paired: Ints) -> Mask:
 
 @computed_once
 def steps_with_lost_launches(timeline: Timeline) -> Mask:
-    """Return which steps have launch calls without an operation in the profile, shape (steps,).
+    """Return a mask of the steps that have launch calls without an operation in the profile, shape (steps,).
 
     Those at the end of the capture are no loss, but make the step as unknown.
     """

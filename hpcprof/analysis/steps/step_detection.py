@@ -419,7 +419,7 @@ def _last_is_empty(timeline: Timeline, rows: Ints) -> bool:
 
 
 def rows_named(timeline: Timeline, name: str) -> Mask:
-    """Return which ranges have a name without a counter, shape (ranges,)."""
+    """Return a mask of the ranges that have a name without a counter, shape (ranges,)."""
     names, index = step_names(timeline)
     number = names.index(name) if name in names else None
     return np.zeros(len(index), bool) if number is None else index == number

@@ -72,7 +72,7 @@ def _outcome(rows: Iterable[dict[str, Any]], otherwise: str, reason: str) -> Out
 
 
 def _losses(logs: Sequence[NamedLog]) -> Iterator[str]:
-    """Yield what the logs lack, each sentence once."""
+    """Yield the losses of the logs, each sentence once."""
     logs_by_loss: dict[str, list[str]] = {}
     for name, log in logs:
         for names, loss in (

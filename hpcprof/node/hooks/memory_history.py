@@ -200,7 +200,7 @@ def _short_name(name: str) -> str:
 
 
 def _tensors(torch: Any, owners: list[Any]) -> Iterator[tuple[str, str, int]]:
-    """Yield what the memory of tensors is for, their names and addresses; ``owners`` were seen at work."""
+    """Yield purpose, name and address of tensors; ``owners`` are the modules and optimizers seen."""
     objects = {id(item): item for item in owners}
     for item in gc.get_objects():
         if issubclass(type(item), (torch.optim.Optimizer, torch.nn.Module)):

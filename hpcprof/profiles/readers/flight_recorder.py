@@ -151,7 +151,7 @@ def plain_values(data: bytes) -> Any:
 
 
 def parse_flight_record(data: bytes) -> FlightRecord:
-    """Return what the bytes of a dump say; an entry that cannot be read is counted.
+    """Return the flight record in the bytes of a dump; an entry that cannot be read is counted.
 
     Raises ValueError if the bytes are no dump, or hold anything but plain values, or too much.
     """

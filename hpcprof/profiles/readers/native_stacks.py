@@ -47,7 +47,7 @@ class NativeStack(msgspec.Struct, frozen=True):
 
 
 def parse_native_stack(text: str) -> NativeStack | None:
-    """Return what the stacks of a process say; None without frames."""
+    """Return the parsed stacks of a process; None without frames."""
     threads: dict[int, list[tuple[str, str, int, bool]]] = {}
     current: list[tuple[str, str, int, bool]] | None = None
     for line in text.splitlines()[:_MOST_LINES]:

@@ -167,7 +167,7 @@ def _interrupt(pool: ThreadPoolExecutor, connection: Any) -> None:
 
 
 def _sentence(message: str) -> str:
-    """Return what DuckDB says, without the SQL that it repeats and without advice on its settings."""
+    """Return DuckDB's message without the repeated SQL and without advice on its settings."""
     if re.search("(disabled|locked)", message) and "onfiguration" in message:
         return "hpcprof query --events reads nothing but the events of its runs"
     text = " ".join(message.partition("\n\n")[0].partition("Traceback")[0].split())

@@ -30,7 +30,7 @@ def keep_measurement(site: str, kind: str, measured: msgspec.Struct) -> Path:
 
 
 def kept_measurement(site: str, kind: str, type_: type[Measurement]) -> Measurement | None:
-    """Return what was measured of a site; None if nothing was.
+    """Return the kept measurement of a site; None if there is none.
 
     Raises HpcprofError if its file cannot be read.
     """

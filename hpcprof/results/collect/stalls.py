@@ -145,7 +145,7 @@ def is_stalled(run: Run) -> bool:
 
 
 def stall_sentence(run: Run) -> str:
-    """Return what holds a run up while it is stalled; empty if it is not."""
+    """Return the cause of a stall of a run, in a sentence; empty if it is not stalled."""
     if not is_stalled(run):
         return ""
     stall = find_stall(run)

@@ -39,7 +39,7 @@ class StoredStepRanges(msgspec.Struct, frozen=True, dict=True):
         return next((row["range"] for row in rows if row["chosen"] and row["source"] == _USER_SOURCE), "")
 
     def step_range(self, rank: int) -> StepRange:
-        """Return what was chosen for a rank."""
+        """Return the steps that were chosen for a rank."""
         from hpcprof.profiles.timeline import StepRange
 
         return StepRange(self.chosen(rank), named=bool(self.named))

@@ -260,7 +260,7 @@ class _Description(msgspec.Struct):
 
 
 def identity(events: Mapping[int, RankEvents]) -> str:
-    """Return what identifies the profiles of a run."""
+    """Return a text that identifies the profiles of a run."""
     profiles = [f"{rank} {rank_events.sha256}" for rank, rank_events in sorted(events.items())]
     return sha256("\n".join(profiles).encode()).hexdigest()
 
@@ -391,7 +391,7 @@ class RunCommunication:
             raise StoreError(f"{self._folder} cannot be read: {error}. Collect the run again.") from error
 
     def of_rank(self, rank: int) -> RankCommunication:
-        """Return what a rank has in common with others; nothing if it has no communication."""
+        """Return the communication of a rank with others; empty if it has none."""
         if self.lost is not None:
             return _NOTHING
         joint = self.matches([rank])

@@ -112,7 +112,7 @@ class Store(Database):
         return self._rows(RunRow, select(RUNS).order_by(RUNS.c.id))
 
     def run(self, run_id: str) -> RunRow | None:
-        """Return what is known of a run; None if nothing of it has been collected."""
+        """Return the row of a run; None if nothing of it has been collected."""
         return next(iter(self._rows(RunRow, select(RUNS).where(RUNS.c.id == run_id))), None)
 
     def _rows(self, record: type[_RecordT], query: Select[Any]) -> list[_RecordT]:
@@ -244,7 +244,7 @@ class Store(Database):
             return RunNotes(_reasons(connection, run_id), _losses(connection, run_id))
 
     def losses(self, run_id: str) -> list[tuple[int, Loss]]:
-        """Return what the profiles of a run lack, each with its rank."""
+        """Return the losses of the profiles of a run, each with its rank."""
         with self.reading() as connection:
             return _losses(connection, run_id)
 

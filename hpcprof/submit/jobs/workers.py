@@ -60,7 +60,7 @@ class Workers(msgspec.Struct, frozen=True):
 
 
 def workers_of(program: Sequence[str], directory: str, nodes: int, gpus: int | None) -> Workers | None:
-    """Return what torchrun or accelerate starts on nodes with ``gpus`` GPUs; None if unknown."""
+    """Return the workers that torchrun or accelerate starts on nodes with ``gpus`` GPUs; None if unknown."""
     for command in commands(list(program), directory):
         name = launcher_of(command)
         if name in ("torchrun", "accelerate") and [*command.before, *command.words] == list(program):

@@ -266,7 +266,7 @@ def _ranks_of_files(folder: Path, kinds: str = ".+") -> set[int]:
 
 
 def _aborting_rank(run: Run, ranks: Sequence[int], job_cause: FailureCause | None) -> tuple[int, str] | None:
-    """Return which rank has called MPI_Abort, and how MPI says that; None if none did."""
+    """Return the rank that called MPI_Abort, and MPI's message about it; None if none did."""
     if job_cause is not None and job_cause.name in _ABORTS and job_cause.rank is not None:
         return job_cause.rank, job_cause.meaning
     for rank in ranks:
@@ -384,7 +384,7 @@ def describe_status(run: Run, status: JobStatus) -> str:
 
 
 def _waits_for_leftovers(run: Run) -> str:
-    """Return which processes a program has left, if its profiler still waits for them."""
+    """Return the processes that a program has left and its profiler still waits for."""
     codes = run.rank_exit_codes()
     for rank, leftovers in run.rank_notes("left").items():
         if rank not in codes:

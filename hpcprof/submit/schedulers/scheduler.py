@@ -262,7 +262,7 @@ class Scheduler:
         return None
 
     def probe(self, ask: Ask) -> Machine:
-        """Return what the scheduler's commands show of this machine's queues and nodes."""
+        """Return the queues and nodes of this machine, as the scheduler's commands show them."""
         return Machine()
 
 

@@ -24,7 +24,7 @@ _ADDED_PATH = re.compile(r"export PATH=(?P<folder>[^\s$`:\"']+):\"?\$\{?PATH\}?\
 
 
 def added_folders(site: Site) -> list[str] | None:
-    """Return what the set-up lines of a site put first on the PATH; None if a line does anything else."""
+    """Return the folders that the set-up lines of a site put first on the PATH; None for any other line."""
     folders: list[str] = []
     for line in site.setup:
         match = _ACTIVATE.fullmatch(line.strip()) or _ADDED_PATH.fullmatch(line.strip())

@@ -193,7 +193,7 @@ class _Torch(_Mpi):
 
 
 def _library(comm: Any, name: str) -> _Mpi:
-    """Return what carries the data: with ``auto``, NCCL if there are GPUs, else MPI."""
+    """Return the library that carries the data: with ``auto``, NCCL if there are GPUs, otherwise MPI."""
     if name != "mpi" and find_spec("torch"):
         import torch
 

@@ -45,7 +45,7 @@ def candidates(scene: Scene) -> Iterator[Candidate]:
 
 
 def small_copies(scene: Scene, *, to_host: bool) -> Mask:
-    """Return which operations copy some values, to the host or elsewhere."""
+    """Return a mask of the operations that copy some values, to the host or elsewhere."""
     work = scene.graph.work
     small: Mask = (work.category == Category.MEM) & (work.end - work.start < _SMALL_COPY_NS)
     small &= scene.named(lambda name: re.search(TO_HOST, name)) == to_host

@@ -138,7 +138,7 @@ def late_groups(excess: Mapping[int, float], ranks: int) -> list[tuple[int, ...]
 
 
 def of_ranks(late: Callable[[Times, int], Times], ranks: tuple[int, ...]) -> Remove:
-    """Return what takes a lateness out of each of these ranks."""
+    """Return a function that removes a lateness from each of these ranks."""
     return lambda times: reduce(late, ranks, times)
 
 

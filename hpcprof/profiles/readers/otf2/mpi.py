@@ -310,7 +310,7 @@ def _with_operations(events: CalledEvents, strings: StringTable) -> tuple[Called
 
 
 def _describes(events: CalledEvents, last: Ints) -> Mask:
-    """Return which operations their last events describe, and not those that begin them.
+    """Return a mask of the operations that their last events describe, and not those that begin them.
 
     The record of a completion without a partner describes nothing where the writer records none elsewhere.
     """

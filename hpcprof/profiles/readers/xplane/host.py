@@ -89,7 +89,7 @@ class _Executed(msgspec.Struct, frozen=True):
         return _Executed(columns, self.operations, self.operation[rows], self.device[rows])
 
     def which(self, chosen: Sequence[bool]) -> Mask:
-        """Return which executions are of chosen operations."""
+        """Return a mask of the executions that are of chosen operations."""
         return np.array([*chosen, False], bool)[self.operation]
 
 
