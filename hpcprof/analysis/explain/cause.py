@@ -66,10 +66,7 @@ def _intern_cause(name: str) -> Cause:
     return str.__new__(Cause, name)
 
 
-_OF_NVIDIA = (
-    (r" \([^)]*enable_cuda_sync_events\)", ""),
-    ("flash or cuDNN backend", "flash backend"),
-)
+_OF_NVIDIA = ((r" \([^)]*enable_cuda_sync_events\)", ""), ("flash or cuDNN backend", "flash backend"))
 """Replacements of words that only fit NVIDIA, as in `_OTHER_WORDS`."""
 _OTHER_WORDS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
     (

@@ -75,9 +75,6 @@ _NO_SAVING = (None, None, None, None)
 RECURRING = 3
 """Minimum number of occasions of long steps that show that the program causes them."""
 
-_AFTER_FAILURES = (LossKind.MISSING, LossKind.DIAGNOSTIC)
-"""Losses that a program which fails causes by itself."""
-
 _MIN_WAITING_SHARE, _MIN_IDLE_SHARE = 0.05, 0.25
 """Minimum shares of a step, of waiting and of idle time of the GPU or waiting in MPI, without a finding."""
 _MAX_COVERED_SHARE = 0.75
@@ -347,7 +344,8 @@ def of_capture(inputs: ExplainInputs) -> Iterator[Finding]:
     sentences = [loss.sentence for _, loss in sum_losses(rank_losses)]
     # A program that failed may be why events are missing on its rank.
     failed = {rank for rank, loss in rank_losses if loss.kind is LossKind.FAILED}
-    causes = [loss for rank, loss in rank_losses if rank not in failed or loss.kind not in _AFTER_FAILURES]
+    missing_kinds = (LossKind.MISSING, LossKind.DIAGNOSTIC)
+    causes = [loss for rank, loss in rank_losses if rank not in failed or loss.kind not in missing_kinds]
     remedies = [part for loss in causes for part in _SENTENCE_END.split(loss.remedy) if part]
     if inputs.coverage or not remedies:
         remedies.append(find_cause(Cause.CAPTURE_INCOMPLETE).remedy)

@@ -11,12 +11,7 @@ from dataclasses import astuple, dataclass, replace
 
 import numpy as np
 
-from hpcprof.analysis.collectives.clock_alignment import (
-    MIN_COLLECTIVES,
-    AlignedClocks,
-    ClockKey,
-    align_ends,
-)
+from hpcprof.analysis.collectives.clock_alignment import MIN_COLLECTIVES, AlignedClocks, ClockKey, align_ends
 from hpcprof.analysis.collectives.common_clock import Aligned, RankClock, connect, with_ranks
 from hpcprof.analysis.collectives.pair_matching import Messages, align_messages
 from hpcprof.analysis.mpi.run_lists import NONE, RowWindow, RunLists

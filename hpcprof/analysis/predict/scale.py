@@ -185,12 +185,7 @@ class Predictor:
             self._recorded = self._model(np.random.default_rng(0), unit_of(table, keep))
 
     def _model(
-        self,
-        generator: np.random.Generator,
-        unit: Unit,
-        growth: float = 1.0,
-        *,
-        doubt: bool = False,
+        self, generator: np.random.Generator, unit: Unit, growth: float = 1.0, *, doubt: bool = False
     ) -> _Model:
         ring, latency = generator.random(2).tolist() if doubt else (0.5, 0.5)
         # An operation that all ranks wait for takes the same time on all of them, whatever its kind.

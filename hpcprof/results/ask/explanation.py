@@ -185,11 +185,7 @@ def _events_of_run(run: Run) -> dict[str, Any]:
     slower = None
     with suppress(msgspec.MsgspecError):
         slower = from_json(run.state_file(SLOWER) or "", Slower)
-    return {
-        "stall": find_stall(run),
-        "failure": failure.as_json() if failure else None,
-        "slower": slower,
-    }
+    return {"stall": find_stall(run), "failure": failure.as_json() if failure else None, "slower": slower}
 
 
 def _explain_unprofiled(run: Run, store: Store) -> Explanation:
@@ -323,10 +319,7 @@ def _late_ranks(
     notes, reasons = (
         with_hidden_lateness(table.reasons.get(WHOLE_RUN, ""), rows) for table in (summary, skew)
     )
-    return {
-        "skew_summary": Outcome(columns, notes),
-        "skew": Outcome({**skew.columns, **judged}, reasons),
-    }
+    return {"skew_summary": Outcome(columns, notes), "skew": Outcome({**skew.columns, **judged}, reasons)}
 
 
 def _explain_run(

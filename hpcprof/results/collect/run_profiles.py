@@ -80,10 +80,9 @@ def foreign_files(run: Run) -> list[str]:
     kinds = ((file.name, foreign_kind(file)) for file in files)
     sentences = [f"{name} is left out: it is {kind}." for name, kind in kinds if kind]
     # Files inside a profile that is a folder belong to it.
-    folders = [
-        path for path in entries if is_folder(path) and not (path.is_symlink() or is_profile_folder(path))
-    ]
-    folders = [path for path in folders if path.name != "profiles" and not path.name.startswith(".")]
+    folders = [path for path in entries if is_folder(path) and not path.is_symlink()]
+    folders = [path for path in folders if path.name != "profiles" and not is_profile_folder(path)]
+    folders = [path for path in folders if not path.name.startswith(".")]
     files_below = accumulate(1 + len(names) for folder in folders for *_, names in os.walk(folder))
     if not profiles or any(count > _MOST_FILES_BELOW for count in files_below):
         return sentences

@@ -352,10 +352,7 @@ def _version(connection: Connection) -> int | None:
 _VERSION_OF_SCHEMA = {11: "0.2.0"}
 """The version of hpcprof that wrote tables of a version, before each profile recorded it."""
 
-_ADDED_COLUMNS = {
-    "step_kinds": {"counted_steps", "once_steps"},
-    "darshan_files": {"late_rank", "wait_s"},
-}
+_ADDED_COLUMNS = {"step_kinds": {"counted_steps", "once_steps"}, "darshan_files": {"late_rank", "wait_s"}}
 """Columns of analyses that tell more of rows that are kept without them."""
 
 _RECORDS = {table.name: table for table in METADATA.sorted_tables if table not in TABLES.values()}

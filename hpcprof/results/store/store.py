@@ -149,11 +149,7 @@ class Store(Database):
             return sorted(connection.scalars(query))
 
     def table(
-        self,
-        run_id: str,
-        analysis: str,
-        columns: Sequence[str] | None = None,
-        notes: RunNotes | None = None,
+        self, run_id: str, analysis: str, columns: Sequence[str] | None = None, notes: RunNotes | None = None
     ) -> AnalysisTable:
         """Return an analysis as it is kept, ordered by rank and then as the analysis ordered its rows.
 

@@ -66,7 +66,7 @@ HOST_WORK = CauseDeclaration(
     "step, or do it less often.",
     remedies={
         "cuda": "Do the work of {where} in a thread, while the GPU works on what was launched before, or "
-        "less often.",
+        "less often."
     },
     place_remedies=(
         PlaceRemedy(
@@ -88,10 +88,7 @@ HOST_WORK = CauseDeclaration(
         ),
     ),
     candidates=candidates,
-    figures=(
-        Figures("idle_causes", "idle_ns_per_step", idle("host")),
-        Figures("step_account", "idle_ns"),
-    ),
+    figures=(Figures("idle_causes", "idle_ns_per_step", idle("host")), Figures("step_account", "idle_ns")),
     traits=frozenset({Trait.ON_GPU, Trait.HIDES, Trait.MAY_BE_WAITING}),
     column="idle_ns",
 )
