@@ -865,8 +865,15 @@ def test_a_start_of_a_job_notes_what_the_logs_had_before_it(tmp_path: Path) -> N
     (tmp_path / "err").write_text("an error\n")
     with (tmp_path / "out").open("a") as out, (tmp_path / "err").open("a") as err:
         assert subprocess.run(["bash", str(tmp_path / "job.sh")], stdout=out, stderr=err).returncode == 0
-    noted = [(tmp_path / "state" / name).read_text() for name in ("output_before", "errors_before")]
-    assert noted == ["8\n", "9\n"]
+    notes = [tmp_path / "state" / name for name in ("output_before", "errors_before")]
+    assert [note.read_text() for note in notes] == ["8\n", "9\n"]
+    # LSF keeps the output of a job elsewhere until it ends, and then appends it to the logs.
+    (tmp_path / "logs/job.out").write_text("of an earlier start\n")
+    logs = [tmp_path / "none", tmp_path / "logs/job.err"]
+    logs[1].write_text("errors\n")
+    with logs[0].open("a") as out, logs[1].open("a") as err:
+        assert subprocess.run(["bash", str(tmp_path / "job.sh")], stdout=out, stderr=err).returncode == 0
+    assert [note.read_text() for note in notes] == ["20\n", "7\n"]
 
 
 def test_a_working_directory_that_the_node_does_not_have_is_named(tmp_path: Path) -> None:
