@@ -16,7 +16,7 @@ MOST_RANKS = 128
 """Maximum number of replayed ranks; a graph of more takes longer, and its other ranks resemble these."""
 
 _MIN_PARTS = 4
-"""Minimum number of parts in a replay: the ranks of one part are at most this fraction of all."""
+"""Minimum number of parts in a replay: a part has at most the replayed ranks divided by this."""
 
 
 def replayed_ranks(

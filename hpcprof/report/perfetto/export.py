@@ -117,7 +117,7 @@ class SliceColumns(msgspec.Struct):
 class FirstSlices(NamedTuple):
     """The number of the first slice of each table.
 
-    ``work`` are ``timeline.operations()``, ``ranges`` those across threads, ``requests`` `mpi_requests`.
+    ``work`` is ``timeline.operations()``, and ``ranges`` are the ranges across threads.
     """
 
     work: int
