@@ -143,8 +143,8 @@ class Loss:
             return ""
         if self.subject is Subject.MPI_OPERATION:
             return _OTHER_PROFILER
-        if self.kind is LossKind.ROW and self.detail not in ("start", "end", "duration"):
-            return _COPY_AGAIN
+        if self.kind is LossKind.ROW and self.detail not in ("start", "end", "duration", "ts", "dur"):
+            return _COPY_AGAIN if self.detail in _DAMAGED_FIELDS else ""
         if self.kind is LossKind.MISSING and self.subject is Subject.GRAPH:
             return _REMEDIES[LossKind.GRAPH]
         if self.kind is LossKind.MISSING and self.subject in _OF_SUBJECT:
@@ -251,6 +251,7 @@ _OF_SUBJECT = {
     Subject.PROGRAM: "Record fewer steps, or with a newer version: JAX's profiler lost what GPUs did.",
 }
 _RECORD_AGAIN_REMEDY = "Record again, with a newer profiler or driver: these stamps are not the program's."
+_DAMAGED_FIELDS = ("form", "number of values", "number or kind", "record", "HLO", "counterpart")
 _COPY_AGAIN = "Copy the profile again, or record it again: a part of it is cut off or damaged."
 _ROOM = (
     "The profiler lost events: give it larger buffers[nsys: or flush them more often (nsys "

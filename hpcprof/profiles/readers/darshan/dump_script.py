@@ -138,9 +138,8 @@ def _counters(module: str, file: int, record: Mapping[str, Any]) -> dict[str, An
 
     calls = {kind: total(*_CALLS.get(module, {}).get(kind, (kind,))) for kind in ("OPENS", "READS", "WRITES")}
     alone = total(*(f"{kind}_{call}" for kind in ("INDEP", "NB") for call in ("OPENS", "READS", "WRITES")))
-    is_collective = total("COLL_OPENS") > 0 == alone and total("FASTEST_RANK_BYTES") == total(
-        "SLOWEST_RANK_BYTES"
-    )
+    is_balanced = total("FASTEST_RANK_BYTES") == total("SLOWEST_RANK_BYTES")
+    is_collective = total("COLL_OPENS") > 0 and not alone and is_balanced
     return {
         "module": module,
         "file": file,

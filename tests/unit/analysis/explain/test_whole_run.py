@@ -150,6 +150,8 @@ def test_each_kind_of_incompleteness_has_a_remedy_of_its_own() -> None:
     assert "larger buffers" in remedy(LossKind.MISSING, Subject.LAUNCH)
     assert "stamps are not" in remedy(LossKind.ROW, detail="end")
     assert "cut off or damaged" in remedy(LossKind.ROW, detail="number of values")
+    # A counter that is no number, or an unknown kind of wait, is there as it was recorded.
+    assert "damaged" not in remedy(LossKind.ROW, detail="value") + remedy(LossKind.ROW, detail="syncType")
     assert "cuda-graph-trace=node" in remedy(LossKind.MISSING, Subject.GRAPH)
     assert "buffers" not in remedy(LossKind.DIAGNOSTIC, Subject.CAPTURE, "The clock of the GPU changed.")
     unsupported = remedy(LossKind.DIAGNOSTIC, Subject.CAPTURE, "Device 0: unable to collect GPU activity.")
