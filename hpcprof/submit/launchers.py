@@ -334,7 +334,10 @@ LAUNCHERS: dict[LauncherName, LauncherDescription] = {
         lambda site, job: [
             "mpiexec",
             *site.launcher.arguments,
-            *f"-n {job.ranks} -ppn {job.ranks_per_node}".split(),
+            "-n",
+            str(job.ranks),
+            "-ppn",
+            str(job.ranks_per_node),
         ],
         rank_variables=("pmi", *_MPI),  # variables of the submitting shell may come to other nodes
         on_each_node="mpiexec -n {nodes} -ppn 1",
