@@ -129,7 +129,7 @@ def failed_calls(export: NsysExport, names: Ints, kernels: int) -> list[Loss]:
     texts = export.strings(distinct(names))
     is_launch = np.isin(names, [number for number, text in texts.items() if "Launch" in text])
     table = export.table(_CALLS)
-    if table is None or np.count_nonzero(is_launch) <= kernels:
+    if table is None or "returnValue" not in table.columns or np.count_nonzero(is_launch) <= kernels:
         return []
     returned = table.read_bulk({"returnValue": 0}).integers["returnValue"]
     failures: list[Loss] = []
