@@ -680,6 +680,8 @@ def test_slurm_a_run_waits_for_a_member_or_a_whole_array(slurm: Cluster, hpcprof
 def test_pbs_a_run_is_not_submitted_after_an_array_that_has_not_ended(pbs: Path, hpcprof: Hpcprof) -> None:
     write_site(Path(), "pbs", "extends: generic-pbs\nlauncher: {name: none}\n")
     runs = swept(hpcprof, "pbs", "1,2", f"{WAIT_FOR_GO}; : {{n}}")
+    # The server lists the members of an array a moment after it has taken the array.
+    until(lambda: states(runs) == ["running", "running"])
     for reference in (runs[1].id, sweep_id(runs)):
         done = hpcprof("submit", "--site", "pbs", "--after", reference, "--", "true")
         assert done.returncode == 1
