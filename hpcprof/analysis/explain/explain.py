@@ -294,7 +294,8 @@ def _main_kernel(scene: Scene, elapsed: int, profiler: str) -> MainKernel | None
     gpus = [gpu for gpus in scene.gpus.values() for gpu in gpus]
     device = " ".join([profiler, *(gpu.name for gpu in gpus)])
     counted = not kernel.startswith("CUDA graph ") and not _BEYOND_NCU.search(device)
-    blocks = most_blocks(scene.timelines.values(), kernel)
+    # The timelines of the other ranks need not have been read.
+    blocks = most_blocks([scene.timelines[rank] for rank in graph.ranks], kernel)
     units = min((gpu.sm_count for gpu in gpus if gpu.sm_count), default=0)
     few = (blocks, units) if 0 < blocks < units else ()
     return MainKernel(kernel, round(min(share, 100.0), 3), where, counted, *few)

@@ -432,14 +432,14 @@ def estimated_finding(
     of a step, are in ns. ``gains`` says that no step can lose.
     """
     below = width_below(saving, half) if gains and saving > 0 else half
-    low, high = (float(np.hypot(width, MODEL_SHARE * saving)) for width in (below, half))
+    below, above = (float(np.hypot(width, MODEL_SHARE * saving)) for width in (below, half))
     return Finding(
         cause=cause,
         ranks=ranks,
         where=where,
         saving_ns=round(saving),
-        saving_low_ns=round(max(0.0, saving - low)),
-        saving_high_ns=round(saving + high),
+        saving_low_ns=round(max(0.0, saving - below)),
+        saving_high_ns=round(saving + above),
         share_pct=round(100 * saving / wall, 3),
         evidence=evidence,
         remedy=cause_of(cause).advise(where, ranks),

@@ -411,10 +411,9 @@ def aligned_by_mpi(
             shortest = calls.length[ending].min(axis=1, keepdims=True)
             collectives.setdefault(key, []).append(np.hstack([calls.own_end[ending], shortest]))
     if zeros and needs and early <= _CHANCE * needs:
-        ranks, clock = _one_clock(
-            sorted(zeros), [zeros[rank] for rank in sorted(zeros)], needs, _SAME_CLOCK_NS
-        )
-        return [(ranks, replace(clock, of_node=True))]
+        same_node = sorted(zeros)
+        clock = _one_clock([zeros[rank] for rank in same_node], needs, _SAME_CLOCK_NS)
+        return [(same_node, replace(clock, of_node=True))]
     ends = {key: np.concatenate(parts) for key, parts in collectives.items()}
     together = align_ends({key: [end[:, :-1]] for key, end in ends.items()})
     few = {key: end for key, end in ends.items() if 0 < len(end) < MIN_COLLECTIVES} if zeros else {}
@@ -432,10 +431,12 @@ def aligned_by_mpi(
         between.setdefault((min(ranks), max(ranks)), []).extend(pairs[ranks])
     aligned = with_ranks(together, align_messages(between))
     if max((len(part.clocks) for part in connect(aligned)), default=0) < len(lists.ranks):
-        for (_, members), end in few.items():
+        clocks: dict[ClockKey, AlignedClocks] = {}
+        for key, end in few.items():
             # The rank that came last took least: all ranks end at about that time after it came.
             *zero, error = end[np.argmin(end[:, -1])].tolist()
-            aligned.append(_one_clock(np.frombuffer(members, np.int64).tolist(), zero, len(end), error))
+            clocks[key] = _one_clock(zero, len(end), error)
+        aligned += with_ranks(clocks)
     return aligned
 
 
@@ -453,11 +454,11 @@ def _after_needs(run: RunMpi, zeros: Mapping[int, int]) -> Ints:
     return np.concatenate(parts)
 
 
-def _one_clock(ranks: Sequence[int], zero: Sequence[int], checks: int, error_ns: float) -> Aligned:
-    """Return the clocks of ranks that have one clock, whose stamps count from different moments."""
-    nothing, error = np.zeros(len(ranks)), np.full(len(ranks), error_ns)
+def _one_clock(zero: Sequence[int], checks: int, error_ns: float) -> AlignedClocks:
+    """Return the clocks of ranks that have one clock, whose stamps count from the moments ``zero``."""
+    nothing, error = np.zeros(len(zero)), np.full(len(zero), error_ns)
     offsets = (np.array(zero, np.int64), nothing, nothing[None], nothing[None], nothing)
-    return ranks, AlignedClocks(*offsets, error, checks)
+    return AlignedClocks(*offsets, error, checks)
 
 
 def _pairs(run: RunMpi) -> Iterator[tuple[tuple[int, int], tuple[Ints, Ints]]]:

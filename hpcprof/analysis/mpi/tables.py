@@ -208,9 +208,11 @@ class _Sums:
     def matrix(self, nodes: Mapping[int, str | None]) -> dict[str, Values]:
         """Return the rows of ``mpi_matrix``; ``nodes`` has the host of each rank."""
         columns = _sums_by(self._messages, ["sender", "receiver"], "messages bytes transfer_ns", sort=True)
-        for side in [*columns][:2]:
+        if not columns:
+            return {}
+        for side in ("sender", "receiver"):
             columns[f"{side}_node"] = [nodes.get(rank) for rank in columns[side].tolist()]
-        if columns and not self._aligned:
+        if not self._aligned:
             columns["transfer_ns"] = [None] * len(columns["sender"])
         return columns
 
@@ -241,9 +243,11 @@ class _Sums:
     def delays_table(self) -> dict[str, Values]:
         """Return the rows of ``mpi_delays``."""
         columns = _sums_by(self._waits, [*_DELAYING], "waits wait_ns", ranks=("rank", "nunique"))
-        waits = columns["wait_ns"].tolist() if columns else []
+        if not columns:
+            return {}
+        waits = columns["wait_ns"].tolist()
         total_wait = sum(waits)
-        return columns and columns | {"share_pct": [round(100 * wait / total_wait, 2) for wait in waits]}
+        return columns | {"share_pct": [round(100 * wait / total_wait, 2) for wait in waits]}
 
 
 _DELAYING = ("delaying_rank", "delaying_range")
