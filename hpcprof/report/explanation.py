@@ -7,7 +7,7 @@ import msgspec
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from hpcprof.analysis.explain.cause import WHOLE_PLACES, Cause, Trait, cause_names, cause_of, is_a
+from hpcprof.analysis.explain.cause import WHOLE_PLACES, Cause, Trait, cause_names, cause_of, has_trait
 from hpcprof.analysis.explain.changes import Prediction
 from hpcprof.analysis.explain.evidence import plain_figure
 from hpcprof.analysis.explain.explanation import (
@@ -254,7 +254,7 @@ def _gains(explanation: Explanation, wall_ns: int) -> list[str]:
         return [_nothing(explanation)]
     sentences = []
     # Other findings may explain the same single steps, so that both savings do not add up.
-    replayed = [finding for finding in priced if not is_a(finding.cause, Trait.SINGLE_STEPS)]
+    replayed = [finding for finding in priced if not has_trait(finding.cause, Trait.SINGLE_STEPS)]
     names = [_remedy_text(finding, explanation) for finding in replayed]
     # A mean over all steps of a run without a profile may exceed their median.
     if replayed and (replayed[0].saving_ns or 0) < wall_ns:
@@ -278,7 +278,9 @@ _UNEXPLAINED_TIME = (WAITING, IDLE, PAGES)
 
 def _nothing(explanation: Explanation) -> str:
     """Return why no finding has a price: none has one, the run is healthy, or no step could be replayed."""
-    memory = [named(cause, explanation) for cause in explanation.shown() if is_a(cause.cause, Trait.MEMORY)]
+    memory = [
+        named(cause, explanation) for cause in explanation.shown() if has_trait(cause.cause, Trait.MEMORY)
+    ]
     if memory:
         return f"Found, which costs memory and not time: {'; '.join(memory)}."
     if not explanation.step.explained_steps and explanation.not_judged:
@@ -393,7 +395,7 @@ def _on_ranks(ranks: Sequence[int], explanation: Explanation) -> str:
 def saved(finding: Finding, explanation: Explanation | None = None) -> str:
     """Return the saving of a finding with its interval and its share of the step, or of the whole capture."""
     if finding.saving_ns is None:
-        return "memory, not time" if is_a(finding.cause, Trait.MEMORY) else "cost unknown"
+        return "memory, not time" if has_trait(finding.cause, Trait.MEMORY) else "cost unknown"
     whole = explanation is not None and explanation.step.source == CAPTURE
     text = f"{format_ns(finding.saving_ns)} of {_JUDGED_WORK if whole else 'each step'}"
     if finding.share_pct is not None:

@@ -47,9 +47,7 @@ _ADJECTIVES = re.compile(
 _OLD_NAMES = {
     "results/api.py": 1,
     "submit/profilers/base.py": 1,
-    "analysis/explain/causes/kernels.py": 3,
-    "analysis/explain/replay.py": 18,
-    "analysis/predict/scale.py": 18,
+    "analysis/predict/scale.py": 3,
 }
 """Modules of `hpcprof` with such names, and their maximum number: it may only fall."""
 

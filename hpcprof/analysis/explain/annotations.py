@@ -1,4 +1,4 @@
-"""Types in annotations of causes; unlike their modules they need no pandas."""
+"""Names of types for the annotations of causes, without an import of pandas."""
 
 from typing import TYPE_CHECKING, TypeAlias
 

@@ -1,4 +1,4 @@
-"""The findings of a run in their order: what the replay judged, joined with what the steps show."""
+"""The findings of a run in their order: findings of the replay, joined with findings in step times."""
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
@@ -50,7 +50,10 @@ def drifts(judged: Judged, series: StepSeries) -> bool:
 
 
 def with_certain_interval(judged: Judged, level: Finding) -> Judged:
-    """Return a cause of a drift with the drift's relative scatter of steps: a trend is no noise."""
+    """Return the cause of a drift with the relative width of the drift's own interval.
+
+    The steps of a drift differ by its trend, which is no noise.
+    """
     share, (off_below, off_above) = judged.saving / (level.saving_ns or 1), judged.interval.beside_steps
     below, above = (
         share * (bound or 0) - judged.saving for bound in (level.saving_low_ns, level.saving_high_ns)
@@ -69,12 +72,14 @@ def join_by_steps(
     to them or, if they recur, comes before them, as does a cause that changes the level of the steps
     (``drifting``).
     """
-    unassigned = [item for item in replayed if not _only_in(item, paused)]
+    unassigned = [item for item in replayed if not _is_about_steps(item, paused)]
     result = []
     for pauses in series:
         change = pauses.cause == Cause.STEP_DRIFT
         same_steps = [
-            item for item in unassigned if _only_in(item, set(pauses.steps)) or (change and item in drifting)
+            item
+            for item in unassigned
+            if _is_about_steps(item, set(pauses.steps)) or (change and item in drifting)
         ]
         unassigned = [item for item in unassigned if item not in same_steps]
         if not same_steps:
@@ -93,7 +98,8 @@ def join_by_steps(
     return [*result, *unassigned]
 
 
-def _only_in(finding: Finding, steps: Set[int]) -> bool:
+def _is_about_steps(finding: Finding, steps: Set[int]) -> bool:
+    """Return whether a finding is about some of ``steps``, or their neighbours, and no other step."""
     near_steps = {step + offset for step in steps for offset in (-1, 0, 1)}
     return bool(finding.steps) and near_steps.issuperset(finding.steps)
 
@@ -114,7 +120,7 @@ def slow_hosts(graph: RunGraph, slow: Sequence[Judged]) -> Iterator[NotJudged]:
 
 
 def usual_confidence(inputs: ExplainInputs, built: Replayable, error_pct: float) -> Confidence:
-    """Return the confidence that nothing about a single finding lowers."""
+    """Return the confidence of a finding, unless something about the finding itself lowers it."""
     if error_pct > POOR_REPLAY_PCT or inputs.coverage:
         return "low"
     uncoupled = bool(built.loose_ranks) or (len(inputs.ranks) > 1 and not built.graph.is_coupled)
@@ -131,9 +137,9 @@ def finding_of(
     *,
     hidden: bool = False,
 ) -> Finding:
-    """Return what was judged as a finding.
+    """Return a judged candidate as a finding.
 
-    ``wall`` is the time of a step in ns, and ``usual`` the confidence that nothing about the finding lowers.
+    ``wall`` is the time of a step in ns, and ``usual`` the result of `usual_confidence`.
     """
     candidate, replayed = judged.candidate, built.graph.ranks
     earlier = judged.limits_after.candidate if judged.limits_after else None
@@ -169,22 +175,22 @@ def finding_of(
 def without_profiler_cost(
     built: Replayable, judged: Sequence[Judged], wall: int
 ) -> tuple[list[Judged], list[NotJudged]]:
-    """Return the causes that exceed the threshold without the profiler's share, and the others.
+    """Return the causes that exceed the thresholds whatever the profiler costs, and the doubtful ones.
 
-    The latter would be shown if the profiler cost nothing, or with more steps.
+    A doubtful cause would be shown if the profiler cost nothing, or with more steps.
     """
-    bar, least = LEAST_ESTIMATE_PCT / 100 * wall, LEAST_PCT / 100 * wall
+    least_saving, least_bound = LEAST_ESTIMATE_PCT / 100 * wall, LEAST_PCT / 100 * wall
     certain, doubts = [], []
     for item in judged:
         interval, cause = item.interval, item.candidate.cause.name
         place = f" in {shortened(item.candidate.where)}" if item.candidate.where else ""
         seems = f"it seems to cost {format_ns(item.saving)} of a step{place}"
-        if item.saving - interval.by_profiler < bar <= item.saving:
+        if item.saving - interval.by_profiler < least_saving <= item.saving:
             reason = f"{seems}, but the profiler, which slows the host, may be the reason"
             doubts.append(NotJudged(cause, f"{reason}: compare with steps that are not profiled"))
             continue
         certain.append(item)
-        unsure = item.saving >= bar and interval.low < least
+        unsure = item.saving >= least_saving and interval.low < least_bound
         if unsure and interval.steps_needed and built.graph.steps == built.steps:
             steps, last = interval.steps_needed, _FIRST_STEP + interval.steps_needed - 1
             doubts.append(
@@ -198,9 +204,10 @@ def without_profiler_cost(
 
 
 def only_hidden(hiding: Sequence[Finding], findings: Sequence[Finding], elapsed: int) -> list[Finding]:
-    """Return costs on the host that hide behind the GPU, without those of findings and those it waits for.
+    """Return the costs on the host that hide behind the GPU.
 
-    A cost of the whole step may be that of its only place. ``elapsed`` is the time of a step in ns.
+    Places of findings and places in which the GPU is idle are left out. A cost of the whole step may be that
+    of its only place. ``elapsed`` is the time of a step in ns.
     """
     priced = {item.place for finding in findings for item in (finding, *finding.alternatives)}
     return [
@@ -222,16 +229,15 @@ def _ranked_saving(finding: Finding) -> int:
 def order_findings(
     findings: Sequence[Finding], elapsed: int | None, kinds: Mapping[int, int]
 ) -> tuple[Finding, ...]:
-    """Return findings with their shares of the elapsed time of a step, and the kind of steps that has them.
+    """Order findings by their savings, with their share of a step and the kind of steps that has them.
 
-    ``kinds`` has the kind of each step where there are several.
-
-    No finding saves more than a step. The most costly come first, where one of low confidence counts with the
-    lower bound of its saving, and findings without an estimate come last. A finding that needs another one
-    for its saving comes after it.
+    ``elapsed`` is the time of a step in ns, and ``kinds`` the kind of each step where there are several. No
+    finding saves more than a step. The most costly come first; a finding of low confidence counts with the
+    lower bound of its saving. A finding comes after those that it goes together with, and findings without an
+    estimate come last.
     """
 
-    def of_step(finding: Finding) -> Finding:
+    def with_share(finding: Finding) -> Finding:
         # The host's work before the first launch of a step is in the wall time of the step before.
         kinds_of_steps = [{kinds.get(step - offset) for step in finding.steps} for offset in (0, 1)]
         # The rarer kind tells more.
@@ -250,12 +256,12 @@ def order_findings(
             finding, saving_ns=saving, saving_low_ns=low, saving_high_ns=high, share_pct=share, kind=kind
         )
 
-    placed = [item.changed(of_step) if elapsed else item for item in findings]
+    placed = [item.changed(with_share) if elapsed else item for item in findings]
 
-    def place(finding: Finding) -> tuple[bool, int, bool]:
+    def sort_key(finding: Finding) -> tuple[bool, int, bool]:
         together = {other.place for other in finding.together}
         before = [item for item in placed if item.place in together]
         least = min(_ranked_saving(item) for item in (finding, *before))
         return finding.saving_ns is None, -least, bool(before)
 
-    return tuple(sorted(placed, key=place))
+    return tuple(sorted(placed, key=sort_key))

@@ -66,9 +66,9 @@ def _intern_cause(name: str) -> Cause:
     return str.__new__(Cause, name)
 
 
-_OF_NVIDIA = ((r" \([^)]*enable_cuda_sync_events\)", ""), ("flash or cuDNN backend", "flash backend"))
-"""Replacements of words that only fit NVIDIA, as in `_OTHER_WORDS`."""
-_OTHER_WORDS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
+_NVIDIA_WORDS = ((r" \([^)]*enable_cuda_sync_events\)", ""), ("flash or cuDNN backend", "flash backend"))
+"""Replacements for words that fit NVIDIA alone, on any other device."""
+_DEVICE_WORDS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
     (
         "AMD|gfx|rocp",
         (
@@ -114,7 +114,7 @@ _OTHER_WORDS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
     ),
     ("TPU", ()),
 )
-"""Patterns of profilers and devices, each with the replacements of CUDA's words in advice."""
+"""Replacements for CUDA's words in advice, by a pattern of the names of profilers and devices."""
 
 
 def for_device(advice: str, device: str) -> str:
@@ -123,8 +123,8 @@ def for_device(advice: str, device: str) -> str:
     ``device`` is the name of the profile's reader, followed by the names of its GPUs.
     """
     advice = for_profiler(advice, device.partition(" ")[0])
-    words = next((words for expression, words in _OTHER_WORDS if re.search(expression, device)), None)
-    for pattern, word in () if words is None else (*words, *_OF_NVIDIA):
+    words = next((words for expression, words in _DEVICE_WORDS if re.search(expression, device)), None)
+    for pattern, word in () if words is None else (*words, *_NVIDIA_WORDS):
         advice = re.sub(pattern, word, advice)
     return advice
 
@@ -159,8 +159,8 @@ class Trait(Enum):
 class Figures:
     """The rows of an analysis that show a cause: the largest values of the column ``key``.
 
-    ``rows`` chooses them by the table and the innermost range of the finding's place. ``sentence`` puts a row
-    into words; without it, the sentence for this column of the analysis does.
+    ``rows`` filters the table by the innermost range of the finding's place. ``sentence`` puts a row into
+    words; the default is the sentence of `evidence` for this column of the analysis.
     """
 
     analysis: str
@@ -300,9 +300,9 @@ class Candidate:
     ranks: tuple[int, ...]
     """Positions of ranks in the graph."""
     remove: Remove
-    """Takes the cause out of times; if it may be the cause of one rank, the times of the others stay."""
+    """Returns the times without the cause. For a cause of one rank, the times of the other ranks stay."""
     own_ns: float
-    """The time per step that it takes by itself, on the rank where that is most."""
+    """The cause's own time per step in ns, on the rank with most of it."""
     only: int = NONE
     """The position of the only rank that has it, or `NONE`."""
     slower: float = 0.0
@@ -329,7 +329,7 @@ def find_cause(name: str) -> CauseDeclaration:
 
 @cache
 def cause_of(name: str) -> CauseDeclaration:
-    """Return the declaration of the cause of a finding, whose package may have been removed since."""
+    """Return the declaration of a stored finding's cause: a placeholder if its package is not installed."""
     meaning = "a cause of a package that is not installed"
     return _find_declaration(name) or CauseDeclaration(
         name=name, title=name.replace("_", " "), meaning=meaning, remedy=""
@@ -353,6 +353,6 @@ def cause_names() -> list[str]:
     return [*BUILT_IN, *(plugin_names(PLUGIN_GROUP) if has_plugins(PLUGIN_GROUP) else ())]
 
 
-def is_a(name: str, *traits: Trait) -> bool:
-    """Return whether the cause of a finding has any of some traits."""
+def has_trait(name: str, *traits: Trait) -> bool:
+    """Return whether a cause, by its name, has any of these traits."""
     return not cause_of(name).traits.isdisjoint(traits)

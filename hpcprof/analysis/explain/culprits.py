@@ -1,4 +1,4 @@
-"""Leads from the findings of a run to what is to blame: figures in words, functions, and slices."""
+"""Finds the functions and the slice of the timeline responsible for each finding."""
 
 import re
 from collections import Counter, defaultdict
@@ -45,10 +45,11 @@ from hpcprof.profiles.timeline import (
 )
 from hpcprof.profiles.waiting_calls import launches_graph
 
-MOST_RANKS = 16
-"""Maximum ranks whose functions are looked at."""
+_MAX_RANKS = 16
+"""Maximum number of ranks of a finding whose timelines are searched."""
 
-_MAX_CULPRITS, _MIN_SHARE_PCT = 3, 5.0
+_MAX_FUNCTIONS, _MIN_FUNCTION_PCT = 3, 5.0
+"""Maximum number of functions of a finding, and minimum share of its host work for each, in percent."""
 
 _Line = tuple[str, str, int]
 
@@ -56,10 +57,10 @@ _Line = tuple[str, str, int]
 def sources_of(
     cause: str, where: str, ranks: tuple[int, ...], timelines: Mapping[int, Timeline]
 ) -> tuple[Source, ...] | None:
-    """Return the functions that take most of the host work of a finding, those that take most first.
+    """Return the functions with most of the host work of a finding, in descending order of time.
 
-    ``where`` is the path of its range; empty for the whole step. It is None if the work is not of the host,
-    or no stacks were recorded.
+    ``where`` is the path of its range; empty for the whole step. None is returned if the work is not of the
+    host, or no stacks were recorded.
     """
     declared = cause_of(cause)
     if not declared.is_of_host:
@@ -83,7 +84,7 @@ def _by_function(time: Mapping[_Line | None, int]) -> tuple[Source, ...]:
         share = round(100 * sum(lines.values()) / total, 1)
         sources.append(Source(file or None, None if longest == NO_LINE else longest, function, share))
     sources.sort(key=lambda source: -source.share_pct)
-    return tuple(source for source in sources[:_MAX_CULPRITS] if source.share_pct >= _MIN_SHARE_PCT)
+    return tuple(source for source in sources[:_MAX_FUNCTIONS] if source.share_pct >= _MIN_FUNCTION_PCT)
 
 
 def _time_by_line(timeline: Timeline, cause: CauseDeclaration, where: str) -> Counter[_Line | None]:
@@ -103,8 +104,8 @@ def _time_by_line(timeline: Timeline, cause: CauseDeclaration, where: str) -> Co
         if thread not in working:
             continue
         rows_of = functions.take(rows)
-        function, place = _innermost(rows_of), places.of(thread)
-        calling = _call_function(timeline, cause, thread, steps)
+        function, place = _innermost_function(rows_of), places.of(thread)
+        calling = _calls_of_cause(timeline, cause, thread, steps)
         _, start, end = split_by_function([function, place, calling], steps.start, steps.end)
         chosen = inside[place.at(start)]
         if cause.calls:
@@ -119,7 +120,7 @@ def _time_by_line(timeline: Timeline, cause: CauseDeclaration, where: str) -> Co
     return counter
 
 
-def _call_function(
+def _calls_of_cause(
     timeline: Timeline, cause: CauseDeclaration, thread: Thread, steps: StepTimes
 ) -> StepFunction:
     calls = timeline.calls
@@ -127,13 +128,13 @@ def _call_function(
     return call_at(calls, rows[named(timeline, calls.name[rows], re.compile(cause.calls).search)])
 
 
-def _innermost(functions: Functions) -> StepFunction:
+def _innermost_function(functions: Functions) -> StepFunction:
     extents = (functions.start, functions.end, functions.process, functions.thread)
     return innermost(Ranges(*extents, np.arange(len(functions))))
 
 
 _MAX_OTHER_RANKS = 8
-"""With how many other ranks the kernels of a late one are compared."""
+"""Maximum number of ranks with which the kernels of a late one are compared."""
 
 
 def culprit_of(
@@ -148,7 +149,7 @@ def culprit_of(
         return None
     read = [rank for rank in ranks if rank in timelines]
     only = {rank: _slowest_kernel(rank, timelines) for rank in read if cause == Cause.LATE_RANK_GPU}
-    calls = [_longest_kernel(rank, timelines[rank], declared, where, only.get(rank)) for rank in read]
+    calls = [_longest_slice(rank, timelines[rank], declared, where, only.get(rank)) for rank in read]
     steps = [steps_of(timelines[rank]).number for rank in read]
     first = min((int(number[0]) for number in steps if len(number)), default=0)
     return max(
@@ -157,7 +158,7 @@ def culprit_of(
 
 
 def _slowest_kernel(rank: int, timelines: Mapping[int, Timeline]) -> str | None:
-    """Return the kernel for which a rank needs most more time than the median of others; None without any."""
+    """Return the kernel with most excess time over the median of other ranks, None without excess."""
     other_ranks = [other for other in timelines if other != rank][:_MAX_OTHER_RANKS]
     times = [_time_by_name(timelines[other]) for other in other_ranks]
     excess = {
@@ -176,14 +177,14 @@ def _time_by_name(timeline: Timeline) -> dict[str, int]:
     return {text: int(ns) for text, ns in zip(timeline.names(used), time, strict=True) if text}
 
 
-def _longest_kernel(
+def _longest_slice(
     rank: int, timeline: Timeline, cause: CauseDeclaration, where: str, kernel: str | None
 ) -> Culprit | None:
     steps = step_intervals(timeline)
     if not len(steps.start):
         return None
     places = places_of(timeline, int(steps.start.min()), int(steps.end.max()))
-    start, end, name = _candidates(timeline, places, cause, where)
+    start, end, name = _matching_slices(timeline, places, cause, where)
     within = (start < steps.end[-1]) & (end > steps.start[0])
     if kernel is not None and (is_kernel := within & named(timeline, name, kernel.__eq__)).any():
         within = is_kernel
@@ -202,10 +203,10 @@ def _longest_kernel(
     )
 
 
-def _candidates(
+def _matching_slices(
     timeline: Timeline, places: Places, cause: CauseDeclaration, where: str
 ) -> tuple[Ints, Ints, Ints]:
-    """Return start, end and name of the work or calls that a cause may blame, each of shape (n,)."""
+    """Return start, end and name of the operations, calls or ranges that may show a cause; shape (n,)."""
     wheres = where.split(", ")
     insides = (any(is_inside(text, name) for name in wheres) for text in places.texts)
     inside = np.array([*insides, where in ("", OUTSIDE)], bool)
@@ -216,7 +217,7 @@ def _candidates(
             chosen &= named(timeline, work.name, cause.kernels)
         calls, launch = timeline.calls, launch_calls(timeline)
         launched = np.flatnonzero(chosen & (launch != NO_CALL))
-        place = places.at(timeline, *(getattr(calls, field)[launch[launched]] for field in _WHOSE))
+        place = places.at(timeline, *(getattr(calls, field)[launch[launched]] for field in _THREAD_AND_START))
         rows = launched[inside[place]]
         work = work.take(rows if len(rows) else np.flatnonzero(chosen))
         return work.start, work.end, work.name
@@ -235,11 +236,11 @@ def _candidates(
 
         chosen = on_thread & named(timeline, table.name, is_inner)
     rows = np.flatnonzero(chosen)
-    rows = rows[inside[places.at(timeline, *(getattr(table, field)[rows] for field in _WHOSE))]]
+    rows = rows[inside[places.at(timeline, *(getattr(table, field)[rows] for field in _THREAD_AND_START))]]
     return table.start[rows], table.end[rows], table.name[rows]
 
 
-_WHOSE = ("process", "thread", "start")
+_THREAD_AND_START = ("process", "thread", "start")
 
 
 def with_culprits(
@@ -248,14 +249,14 @@ def with_culprits(
     timelines: Mapping[int, Timeline],
     stack: Stack = "",
 ) -> Explanation:
-    """Return an explanation whose findings lead to what shows them: in words, in source and timeline.
+    """Return an explanation with evidence in words, and with the functions and the slice of each finding.
 
     The remedies are those for programs of ``stack``.
     """
 
-    def led(finding: Finding) -> Finding:
-        # Each timeline of a large run is read when it is looked at.
-        ranks = finding.ranks[:MOST_RANKS]
+    def with_culprit(finding: Finding) -> Finding:
+        # A large run reads each timeline when it is used.
+        ranks = finding.ranks[:_MAX_RANKS]
         chosen = (timelines[rank].step_range for rank in ranks if rank in timelines)
         whole_step = {"step", *(item.name for item in chosen if item is not None)}
         where = "" if finding.where in whole_step else finding.where
@@ -271,7 +272,7 @@ def with_culprits(
             culprit=culprit_of(finding.cause, where, ranks, timelines),
         )
 
-    return explanation.changed(led)
+    return explanation.changed(with_culprit)
 
 
 def _replays_graphs(timeline: Timeline) -> bool:

@@ -7,7 +7,7 @@ class EdgeKind(IntEnum):
     """The kind of an edge: what passes between its two nodes."""
 
     FIXED = 0
-    """The target happens when it happened: nothing before it is known."""
+    """The target keeps its measured time: its cause is unknown."""
     HOST = 1
     """A thread works from the end of a call to the start of the next."""
     CALL = 2
@@ -27,7 +27,8 @@ class EdgeKind(IntEnum):
     TRANSFER = 9
     """A collective ends on a rank, after the last rank has come."""
     MESSAGE = 10
-    """A call of MPI ends some time after what it needs has come: a message, or all ranks of a collective."""
+    """A call of MPI ends its transfer time after the message, or the last rank of its collective, has
+    come."""
     RENDEZVOUS = 11
     """A call that sends ends some time after its receiver has come."""
     JOIN = 12

@@ -18,9 +18,9 @@ Row = Mapping[str, Any]
 
 _MAX_EVIDENCE = 3
 _MIN_IDLE_SHARE = 0.05
-"""Minimum share of a cause's own time that idle time has to take to be evidence of it."""
+"""Minimum idle time that is evidence of a cause, as a share of the cause's own time."""
 
-_LONGEST_NAME = 60
+_MAX_NAME_LENGTH = 60
 
 
 def evidence_of(
@@ -28,8 +28,8 @@ def evidence_of(
 ) -> tuple[Evidence, ...]:
     """Return the largest figures that show a cause, each a cell of an analysis.
 
-    ``ranks`` are those that have the cause, by their own numbers. Calls of MPI, such as barriers of a program
-    whose GPUs communicate by themselves, show nothing unless ``with_mpi``.
+    ``ranks`` are the numbers of the ranks that have the cause. Figures of MPI calls count only ``with_mpi``:
+    in programs whose GPUs communicate by themselves, such as those with a barrier, they show nothing.
     """
     # Several places are joined by commas.
     inner = ", ".join(place.rpartition("/")[2] for place in candidate.where.split(", "))
@@ -83,7 +83,7 @@ def _plain_value(value: Any) -> int | float | str:
     return int(number) if number.is_integer() else number
 
 
-_WHILE = {
+_IDLE_CLAUSES = {
     "host": "while the host is {place}",
     "sync": "after the host has waited for it {place}",
     "allocation": "while memory is allocated or freed {place}",
@@ -118,7 +118,7 @@ _METRICS = {
     "errors": "errors",
     "other_processes": "other processes",
 }
-"""The metrics of telemetry in words, where their names are none."""
+"""Words for the metrics of telemetry whose names are not words."""
 
 
 def in_words(
@@ -126,13 +126,17 @@ def in_words(
 ) -> str:
     """Return a figure of an analysis as a sentence.
 
-    ``on_host`` is of programs without work on a GPU; ``cause`` may have a sentence of its own.
+    ``on_host`` is true for programs without work on a GPU; ``cause`` may have a sentence of its own.
     """
     row = _row(tables[evidence.analysis], evidence) if evidence.analysis in tables else None
     figure = (evidence.analysis, evidence.key)
     figures = cause.figures if cause else ()
     sentences = (entry.sentence for entry in figures if (entry.analysis, entry.key) == figure)
-    say = next(filter(None, sentences), None) or (on_host and _ON_HOST.get(figure)) or _SENTENCES.get(figure)
+    say = (
+        next(filter(None, sentences), None)
+        or (on_host and _HOST_SENTENCES.get(figure))
+        or _SENTENCES.get(figure)
+    )
     if row is None or say is None:
         return plain_figure(evidence)
     cells = {key: _Cell(value) for key, value in row.items()}
@@ -160,7 +164,9 @@ def plain_figure(evidence: Evidence) -> str:
 def _idle_sentence(row: Row, idle: str = "the GPU is idle for") -> str:
     calling = f" ({row['api']})" if isinstance(row["api"], str) and row["api"] else ""
     inside = f"in {row['range']}" if isinstance(row["range"], str) and row["range"] else "outside all ranges"
-    reason = _WHILE.get(row["cause"], "for an unknown reason {place}").format(place=f"{inside}{calling}")
+    reason = _IDLE_CLAUSES.get(row["cause"], "for an unknown reason {place}").format(
+        place=f"{inside}{calling}"
+    )
     return f"{idle} {format_ns(row['idle_ns_per_step'])} of a step {reason}"
 
 
@@ -179,11 +185,11 @@ class _Cell(NamedTuple):
             return format_bytes(self.value)
         if spec == "kernel":
             name = short_name(self.value)
-            return labels([name], _LONGEST_NAME)[name]
+            return labels([name], _MAX_NAME_LENGTH)[name]
         return counted(int(self.value), spec) if spec.isalpha() else format(self.value, spec)
 
 
-def _waits(row: Row) -> str:
+def _mpi_wait_sentence(row: Row) -> str:
     has_place = isinstance(row["delaying_range"], str) and row["delaying_range"]
     where = f" ({row['delaying_range']})" if has_place else ""
     whom = "" if row["delaying_rank"] is None else f" for rank {int(row['delaying_rank'])}{where}"
@@ -191,13 +197,13 @@ def _waits(row: Row) -> str:
     return f"{waited}{whom}: {row['pattern']}"
 
 
-def _mpi_calls(row: Row) -> str:
+def _mpi_call_sentence(row: Row) -> str:
     sizes = f" of {row['size_class']}" if isinstance(row["size_class"], str) else ""
     calls = counted(int(row["calls"]), "call")
     return f"{calls} of {row['call']}{sizes}, {format_ns(row['median_ns'])} each"
 
 
-def _meanwhile(row: Row) -> str:
+def _coincidence_sentence(row: Row) -> str:
     metric = _METRICS.get(row["metric"], row["metric"].replace("_", " "))
     place = "" if str(row["device"]).startswith("rank") else f" of {row['device']}"
     subject, unit = row["subject"], row["unit"].partition(" (")[0]
@@ -238,11 +244,11 @@ _SENTENCES: dict[tuple[str, str], str | Callable[[Row], str]] = {
     ("kernels", "instances"): "{instances:run} of {name:kernel}, {avg_ns:time} each on average",
     ("skew_summary", "lateness_p50_ns"): "its lateness is {lateness_p50_ns:time} in a median step",
     ("slowdown", "slowdown"): "{name:kernel} takes {slowdown:.2f} times as long beside communication",
-    ("mpi_waits", "wait_ns"): _waits,
-    ("mpi_calls", "calls"): _mpi_calls,
+    ("mpi_waits", "wait_ns"): _mpi_wait_sentence,
+    ("mpi_calls", "calls"): _mpi_call_sentence,
     ("mpi_calls", "transfer_ns"): "{call} transfers for {transfer_ns:time} in all",
     ("rank_collectives", "world_ranks"): "its collectives belong to {world_ranks:rank}",
-    ("coincidences", "then"): _meanwhile,
+    ("coincidences", "then"): _coincidence_sentence,
     ("darshan_files", "read_s"): "reads of {file} take {read_s:.3g} s of {ranks:rank}: {read_bytes:size} in "
     "{reads:call} (Darshan)",
     ("darshan_files", "write_s"): "writes to {file} take {write_s:.3g} s of {ranks:rank}: "
@@ -252,9 +258,9 @@ _SENTENCES: dict[tuple[str, str], str | Callable[[Row], str]] = {
 }
 """The sentence for a row of an analysis (see `_Cell`), by the analysis and the column of the figure."""
 
-_IDLE_HOST = "no operator and no collective runs for"
-_ON_HOST: dict[tuple[str, str], str | Callable[[Row], str]] = {
-    ("idle_causes", "idle_ns_per_step"): lambda row: _idle_sentence(row, _IDLE_HOST),
-    ("step_account", "idle_ns"): f"{_IDLE_HOST} {{idle_ns:time}} of step {{step}}",
+_IDLE_ON_HOST = "no operator and no collective runs for"
+_HOST_SENTENCES: dict[tuple[str, str], str | Callable[[Row], str]] = {
+    ("idle_causes", "idle_ns_per_step"): lambda row: _idle_sentence(row, _IDLE_ON_HOST),
+    ("step_account", "idle_ns"): f"{_IDLE_ON_HOST} {{idle_ns:time}} of step {{step}}",
 }
 """The sentences about programs without work on a GPU, where they differ."""

@@ -31,7 +31,7 @@ from hpcprof.analysis.explain.arrangement import (
     with_certain_interval,
     without_profiler_cost,
 )
-from hpcprof.analysis.explain.cause import Cause, Stack, Trait, for_device, is_a
+from hpcprof.analysis.explain.cause import Cause, Stack, Trait, for_device, has_trait
 from hpcprof.analysis.explain.culprits import with_culprits
 from hpcprof.analysis.explain.evidence import in_words, with_distinct_evidence
 from hpcprof.analysis.explain.explanation import (
@@ -54,16 +54,16 @@ from hpcprof.analysis.explain.replayable import Replayable, Timelines, replayabl
 from hpcprof.analysis.explain.scene import Scene
 from hpcprof.analysis.explain.step_series import outside_steps
 from hpcprof.analysis.explain.whole_run import (
+    copies_without_steps,
     double_precision,
+    incomplete_capture,
     is_held_up,
     is_rare,
     moving_pages,
-    of_capture,
-    of_capture_without_steps,
-    of_series,
     once_steps,
     rare_steps,
     rest_of_capture,
+    series_findings,
     unexplained_idle,
     unexplained_in_mpi,
     unexplained_waiting,
@@ -78,11 +78,11 @@ from hpcprof.profiles.columns.unique import named
 from hpcprof.profiles.kernel_names import short_name
 from hpcprof.profiles.timeline import Category, Floats, Timeline
 
-_BEYOND_NCU = re.compile("AMD|gfx|roc|Intel|unitrace|TPU|ascend")
+_NCU_UNSUPPORTED = re.compile("AMD|gfx|roc|Intel|unitrace|TPU|ascend")
 """Names of profilers and GPUs whose kernels Nsight Compute does not measure."""
 
-_MAIN_PCT = 30.0
-"""Minimum share of a step, in percent, of kernels that are named even if nothing is found."""
+_MIN_MAIN_KERNEL_PCT = 30.0
+"""Minimum share of a step, in percent, of the kernels of one name for the summary to name them."""
 
 
 def explain_run(inputs: ExplainInputs) -> tuple[Explanation, pd.DataFrame]:
@@ -117,10 +117,10 @@ def _stack(first: Timeline) -> Stack:
         return "jax"
     if not len(first.kernels):
         return "mpi" if len(first.mpi_calls) else ""
-    return "" if any(word in text for text in texts for word in _OF_PYTORCH) else "cuda"
+    return "" if any(word in text for text in texts for word in _PYTORCH_NAMES) else "cuda"
 
 
-_OF_PYTORCH = ("at::native", "ProfilerStep#", "torch", "aten::", "iteration")
+_PYTORCH_NAMES = ("at::native", "ProfilerStep#", "torch", "aten::", "iteration")
 """Parts of names in profiles of PyTorch, or of programs that mark steps as it does."""
 
 
@@ -131,25 +131,25 @@ def explain_noted(
     files: pd.DataFrame,
     elapsed: float,
 ) -> tuple[tuple[Finding, ...], tuple[NotJudged, ...]]:
-    """Return what the steps show that a run without a profile noted, with what its nodes did meanwhile.
+    """Return the findings in the steps that a run without a profile noted, with the state of its nodes.
 
-    Shares are of ``elapsed`` ns, those of rare steps of the mean step.
+    Shares are of ``elapsed`` ns; shares of rare steps are of the mean step.
     """
     tables = {
         "step_times": pd.DataFrame(columns=["rank", "step", "wall_ns"]),
         "coincidences": coincidences,
         "darshan_files": files,
     }
-    findings, _ = of_series(tables, ranks, series, {})
+    findings, _ = series_findings(tables, ranks, series, {})
     placed = with_machine(order_findings(findings, round(series.wall.mean()), {}), tables)
     placed = [*with_distinct_evidence(with_files(with_waiting(placed, coincidences, elapsed), tables))]
     rare = [finding for finding in placed if is_rare(finding)]
 
-    def told(finding: Finding) -> Finding:
+    def with_sentences(finding: Finding) -> Finding:
         return replace(finding, evidence_text=tuple(in_words(tables, item) for item in finding.evidence))
 
     common = order_findings(
-        [finding.changed(told) for finding in placed if finding not in rare], round(elapsed), {}
+        [finding.changed(with_sentences) for finding in placed if finding not in rare], round(elapsed), {}
     )
     return common, tuple(map(rare_steps, rare))
 
@@ -162,14 +162,17 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     numbers = kinds_of_steps(inputs.tables["step_account"]).tolist() if summary.kinds else []
     kind_of = dict(zip(series.steps.tolist(), numbers, strict=False))
     built = replayable(inputs, timelines)
-    in_steps, paused = of_series(inputs.tables, inputs.ranks, series, timelines)
+    in_steps, paused = series_findings(inputs.tables, inputs.ranks, series, timelines)
     pauses = tuple(outside_steps(paused))
-    findings = [*in_steps, *of_capture_without_steps(inputs), *of_capture(inputs)]
+    findings = [*in_steps, *copies_without_steps(inputs), *incomplete_capture(inputs)]
     if isinstance(built, str):
+        # Nothing can be replayed.
         if built == NO_GPU:
             on_host = explain_on_host(inputs.tables)
             findings += [
-                item for item in on_host if not (inputs.coverage and is_a(item.cause, Trait.LIKE_WAITING))
+                item
+                for item in on_host
+                if not (inputs.coverage and has_trait(item.cause, Trait.LIKE_WAITING))
             ]
         source = steps_of(timelines[inputs.ranks[0]]).source if len(series.wall) else None
         summary = replace(summary, source=source, compute_pct=None)
@@ -178,7 +181,7 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
         return Explanation(tuple(findings), (), unjudged, summary), pd.DataFrame()
     is_mpi = built.graph.is_of_host
     replay = Replay(built.graph)
-    weights, absent = _weights(built, kind_of, {step.step for step in once})
+    weights, absent = _step_weights(built, kind_of, {step.step for step in once})
     share = profiler_share(inputs, built, replay, weights, elapsed)
     replay = share.replay
     built = replace(built, graph=replay.graph)
@@ -236,7 +239,6 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
         waiting = unexplained_in_mpi(built.graph, weights, findings, elapsed)
     else:
         waiting = unexplained_waiting(inputs, findings, elapsed, pipeline, loose, once)
-    quiet = is_mpi or replay.recorded is not None
     covered = float(series.wall.sum()) if len(series.wall) else recorded_elapsed
     breakdown = inputs.tables["breakdown"]
     capture_notes = (
@@ -247,19 +249,19 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     unjudged = (*capture_notes, *waiting, *waits_between_streams(replay), *built.problems, *doubts, *pauses)
     findings = with_machine(order_findings(findings, elapsed, kind_of), inputs.tables)
     explanation = Explanation(tuple(findings), tuple(hiding), unjudged, summary)
-    if not quiet:
+    if not is_mpi and replay.recorded is None:
         idle = unexplained_idle(inputs.tables["step_account"], explanation.shown(), elapsed, uncertain)
         explanation = replace(explanation, not_judged=(*idle, *unjudged))
     return explanation, critical_path(replay.recorded or replay)
 
 
-def _weights(
+def _step_weights(
     built: Replayable, kinds: Mapping[int, int], once: Set[int]
 ) -> tuple[Floats | None, list[NotJudged]]:
-    """Return how many steps of the run each replayed step stands for, by its kind; None if all are alike.
+    """Return the number of steps of the run for which each replayed step stands; None if all are alike.
 
-    ``kinds`` has the kind of each step where there are several. The list has kinds without a replayed step.
-    Steps that take long once (``once``) stand for none.
+    ``kinds`` has the kind of each step where there are several. The second value names the kinds without a
+    replayed step. Steps that take long once (``once``) stand for none.
     """
     graph = built.graph
     first = int(graph.calls.step[graph.front_call[0, 0]])
@@ -287,13 +289,13 @@ def _main_kernel(scene: Scene, elapsed: int, profiler: str) -> MainKernel | None
     time, name = np.where(counts, work.end - work.start, 0), number[work.name]
     total = np.bincount(name, time, len(names))
     share = 100 * float(total.max()) / (elapsed * graph.steps * len(graph.ranks))
-    if share < _MAIN_PCT:
+    if share < _MIN_MAIN_KERNEL_PCT:
         return None
     where = scene.mostly(work.place, np.where(name == total.argmax(), time, 0))
     kernel = str(names[total.argmax()])
     gpus = [gpu for gpus in scene.gpus.values() for gpu in gpus]
     device = " ".join([profiler, *(gpu.name for gpu in gpus)])
-    counted = not kernel.startswith("CUDA graph ") and not _BEYOND_NCU.search(device)
+    counted = not kernel.startswith("CUDA graph ") and not _NCU_UNSUPPORTED.search(device)
     # The timelines of the other ranks need not have been read.
     blocks = most_blocks([scene.timelines[rank] for rank in graph.ranks], kernel)
     units = min((gpu.sm_count for gpu in gpus if gpu.sm_count), default=0)
@@ -302,7 +304,7 @@ def _main_kernel(scene: Scene, elapsed: int, profiler: str) -> MainKernel | None
 
 
 def most_blocks(timelines: Iterable[Timeline], kernel: str) -> int:
-    """Return the most blocks of a launch of the kernels of a name without its arguments, 0 if unknown."""
+    """Return the maximum number of blocks in a launch of kernels of a plain name, 0 if unknown."""
     most = 0
     for timeline in timelines:
         kernels = timeline.kernels
@@ -318,7 +320,7 @@ def _plain_name(text: str) -> str:
 
 
 def _measured_step(inputs: ExplainInputs, steps: int) -> StepSummary:
-    """Return what is known of the ``steps`` steps before a replay."""
+    """Return the summary of the measured ``steps`` steps, without the figures of a replay."""
     account, rows = inputs.tables["step_account"], inputs.tables["step_kinds"]
     summary = StepSummary(None, steps, len(inputs.ranks), 0, None, once=once_steps(account))
     if not len(rows):

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from hpcprof.analysis.framework.outcome import Outcome
 
 LEAST_PCT = 1.0
-"""The lower bound of a saving that is shown, in percent of the step."""
+"""Minimum lower bound of a saving that is shown, in percent of the step."""
 
 LEAST_ESTIMATE_PCT = 3.0
-"""The least estimate of a saving that is shown, in percent of the step."""
+"""Minimum estimate of a saving that is shown, in percent of the step."""
 
 NO_GPU = (
     "without work on a GPU, only host work, late ranks and exposed communication are judged, by the account "
@@ -121,7 +121,8 @@ class Finding(InNotebooks):
     cost_ns: int | None = None
     """For a hidden cost, the host time per step that hides behind the GPU."""
     limits_after: Earlier | None = None
-    """For a hidden cost, the first finding without which, and those before it, it would limit the step."""
+    """For a hidden cost, the finding after whose removal, and that of all before it, the cost limits the
+    step."""
     evidence_text: tuple[str, ...] = ()
     """The evidence in words, a sentence for each figure."""
     steps: tuple[int, ...] = ()
@@ -129,8 +130,8 @@ class Finding(InNotebooks):
     alternatives: tuple[Finding, ...] = ()
     """The candidates that would shorten the step too, and would save little once this cause is gone."""
     together: tuple[Finding, ...] = ()
-    """Causes that have to go too: while they last, to remove this cause saves little. ``saving_ns`` is what a
-    step gains without all of them, beyond what those of them save that are findings of their own.
+    """The causes that hide the saving of this one until they are removed too. ``saving_ns`` is the gain of a
+    step without all of them, less the savings of those that are findings of their own.
     """
     source: tuple[Source, ...] | None = None
     """The functions that take most of the host work; None without stacks, or if it is no host work."""
@@ -283,8 +284,8 @@ class StepSummary:
     profiler_cost: tuple[CallCost, ...] = ()
     """The time that the profiler adds to the calls of a step; empty if unknown."""
     once: tuple[OnceStep, ...] = ()
-    """The steps that take long once, such as for the set-up of a communicator; the other times and savings
-    leave them out.
+    """The steps that take long once, such as for the set-up of a communicator. All other times and savings
+    leave these steps out.
     """
     compute_pct: float | None = None
     """The share of the recorded elapsed time in which GPUs compute, or ranks outside MPI."""
@@ -348,7 +349,7 @@ class Explanation(InNotebooks):
         Their saving is at least 3 % of the step, and at least 1 % at its lower bound. Those without an
         estimate come last.
         """
-        priced = (finding for finding in self.findings if self._above_bar(finding))
+        priced = (finding for finding in self.findings if self._exceeds_thresholds(finding))
         return (*priced, *(finding for finding in self.findings if finding.saving_ns is None))
 
     def plot(self, ax: Any = None) -> Any:
@@ -377,7 +378,7 @@ class Explanation(InNotebooks):
         """Return the explanation with only the findings of `shown`."""
         return replace(self, findings=self.shown())
 
-    def _above_bar(self, finding: Finding) -> bool:
+    def _exceeds_thresholds(self, finding: Finding) -> bool:
         step, saving = self.step.priced_ns, finding.saving_ns
         if saving is None or not step:
             return False

@@ -1,7 +1,11 @@
-"""Finds what costs the time of a step: takes out one candidate after another, and replays the run without it.
+"""Finds the causes that cost time of a step, by replays of the run without them.
 
-A saving is what the step gains without the cause, not the size of the symptom. The cause that saves most is
-the first finding; the others are judged on the replay without it.
+A saving is what the step gains without the cause, not the size of the symptom. The search is greedy:
+
+1. Replay the run without each candidate. Host work that takes long and saves nothing is a hidden cost.
+2. The next finding is the narrowest candidate that saves about as much as the best one.
+3. Remove it. Candidates that save little after that are its alternatives.
+4. Repeat with the others, until no candidate saves enough.
 """
 
 from collections.abc import Sequence
@@ -25,21 +29,21 @@ from hpcprof.analysis.explain.replay import Replay, Times
 from hpcprof.profiles.timeline import Floats, Ints, Mask
 
 _MOST_FINDINGS = 6
-_MIN_KEPT_SHARE = 0.9
-"""Minimum share of the saving that a narrower cause keeps to be the one to name."""
+_MIN_NARROW_SHARE = 0.9
+"""Minimum share of the best saving that a narrower cause saves to be the finding instead."""
 
-_TELLS = 0.75
-"""The same for a cause that tells why a broader one happens."""
+_MIN_TELLING_SHARE = 0.75
+"""The same for a cause that explains a broader one."""
 
 _MAX_ABSORBED_SHARE = 0.5
-"""Maximum share of its saving that an alternative keeps after another cause is gone."""
+"""Maximum share of its saving that an alternative still has after the finding is removed."""
 
 _MOST_ALTERNATIVES = 3
-_SOME_STEPS = 0.5
-_MOSTLY = 0.8
-"""Minimum share of the saving in at most half of the steps for a cause of these steps."""
+_MAX_STEPS_SHARE, _MIN_SAVING_IN_STEPS = 0.5, 0.8
+"""Maximum share of the steps, and minimum share of the saving in them, for a cause of only these steps."""
 
 _MIN_HIDDEN_PCT = 3.0
+"""Minimum own time of a hidden cost, in percent of a step."""
 
 MUCH_SLOWER = 1.6
 """Minimum slowdown of a host whose cost is removed before the other causes are judged."""
@@ -55,13 +59,14 @@ class Judged:
     saving: float
     """In ns of elapsed time, mean over the steps."""
     by_step: Floats
-    """The saving of each step, in ns; if only some have the cause, the share of these in that of a step."""
+    """The saving of each step in ns or, if only some steps have the cause, their contributions to the
+    mean."""
     interval: Interval
-    """That of the saving; from 0 on for what is not taken out."""
+    """The interval of the saving; from 0 for candidates that are no finding."""
     steps: tuple[int, ...] = ()
     """The steps that have the cause, where only some have it."""
     alternatives: "tuple[Judged, ...]" = ()
-    """Causes that would save about as much instead, and nothing once this is taken out."""
+    """Causes that would save about as much, and little after this one is removed."""
     together: "tuple[Judged, ...]" = ()
     """The causes that hide the saving of a late rank: while they last, it saves little."""
     gained: Floats = field(default_factory=lambda: np.empty(0))
@@ -74,8 +79,8 @@ class Search:
     """Judges the candidates of a run.
 
     For ``call_cost_ns``, ``slower`` and ``faster`` see `hpcprof.analysis.explain.intervals.Uncertainty`;
-    ``weights``, of shape (steps,), say how many steps of the run each replayed one stands for, by default as
-    many.
+    ``weights``, of shape (steps,), are the numbers of steps of the run for which the replayed ones stand, by
+    default equal.
     """
 
     def __init__(
@@ -90,7 +95,7 @@ class Search:
         self.replay = replay
         self._weights = np.ones(replay.graph.steps) if weights is None else weights
         self.candidates = list(candidates)
-        self._found: dict[tuple[bytes, bool, bool], Ints] = {}
+        self._elapsed_by_times: dict[tuple[bytes, bool, bool], Ints] = {}
         self.unchanged = replay.elapsed(replay.unchanged)
         self.wall = self._mean_of(replay.elapsed(replay.graph.observed))
         recorded = replay.recorded or replay
@@ -103,11 +108,10 @@ class Search:
         )
 
     def findings(self) -> tuple[list[Judged], list[Judged], list[Judged]]:
-        """Return the causes that cost time, in the order in which they are taken out, and those that hide.
+        """Return the causes that cost time in the order of their removal, the hidden costs, and slow hosts.
 
-        The third list has the ranks whose host is slower without long pauses. A profiler does that too,
-        so they are no findings; what is slower by much is taken out first, and the others are judged as they
-        are without it.
+        Slow hosts are ranks whose host is slower without long pauses. A profiler can cause that, so they are
+        no findings; a host that is much slower (`MUCH_SLOWER`) is removed before all other causes.
         """
         slow = self._slow_hosts()
         base = self.replay.measured
@@ -154,7 +158,7 @@ class Search:
         return chosen, hidden, slow
 
     def _limiting_cost(self, late: Judged, last: Judged, times: Times) -> Judged:
-        """Return a hidden cost, which limits the step after a finding if it shortens what is left."""
+        """Return a hidden cost, marked if it limits the step after the last finding is removed."""
         if late.limits_after is not None:
             return late
         ((saving, _),) = self._savings(times, [late.candidate])
@@ -163,7 +167,7 @@ class Search:
     def _hiding_findings(
         self, earlier: Sequence[Judged], judged: Judged, alone: Judged
     ) -> tuple[Judged, ...]:
-        """Return the findings that hide what a late rank costs while they last: other late ranks, or all."""
+        """Return the earlier findings that hide the saving of a late rank: other late ranks, or all."""
         hidden = 100 * (judged.saving - alone.saving) >= LEAST_ESTIMATE_PCT * self.wall
         if not hidden or not judged.candidate.has(Trait.LATE_RANK):
             return ()
@@ -172,10 +176,10 @@ class Search:
         return tuple(other_late or (earlier if not late else ()))
 
     def _joint_lateness(self, times: Times, walls: Ints) -> Judged | None:
-        """Return ranks that are late by different causes, where a step gains enough only without both.
+        """Return a pair of ranks that are late by host and GPU, if a step gains only without both.
 
-        The later rank is the finding, and the other one goes with it. If pairs save about as much, the pair
-        with the fewest ranks counts.
+        The later rank is the finding, and the other one goes with it. Among pairs that save about as much,
+        the pair with the fewest ranks counts.
         """
         by_host, by_gpu = map(self._latest_candidates, (Cause.LATE_RANK_HOST, Cause.LATE_RANK_GPU))
         pairs = [
@@ -188,7 +192,7 @@ class Search:
         if 100 * best < LEAST_ESTIMATE_PCT * self.wall:
             return None
         chosen = min(
-            (pair for pair in pairs if pair.saving >= _MIN_KEPT_SHARE * best),
+            (pair for pair in pairs if pair.saving >= _MIN_NARROW_SHARE * best),
             key=lambda pair: len(pair.ranks) + len(pair.together[0].ranks),
         )
         other = self._judge_candidate(times, walls, chosen.together[0].candidate, chosen.together[0].ranks)
@@ -221,7 +225,7 @@ class Search:
         return tuple(alternatives)
 
     def _savings(self, times: Times, candidates: Sequence[Candidate]) -> list[tuple[float, Candidate]]:
-        """Return what each candidate saves, about: the same kernels stay beside communication."""
+        """Return the approximate saving of each candidate: the overlap with communication stays as it is."""
         before = self._elapsed_times(times, exact=False)
         changed = (self._remove_candidate(times, item, item.ranks) for item in candidates)
         without = (self._elapsed_times(item, exact=False) for item in changed)
@@ -250,7 +254,7 @@ class Search:
         return float(np.average(steps, weights=self._weights[: len(steps)]))
 
     def _elapsed_times(self, times: Times, *, exact: bool = True) -> Ints:
-        """Return the elapsed time of each step; a quarter of what is asked for was asked for before.
+        """Return the elapsed time of each step; a quarter of all calls are answered from earlier ones.
 
         Where communication slows nothing, replays with and without it are the same.
         """
@@ -258,9 +262,9 @@ class Search:
         key.update(times.alone.data)
         contended = times.contended and self.replay.has_slowdown
         state = (key.digest(), contended, contended and exact)
-        if state not in self._found:
-            self._found[state] = self.replay.elapsed(self.replay.moments(times, exact=exact))
-        return self._found[state]
+        if state not in self._elapsed_by_times:
+            self._elapsed_by_times[state] = self.replay.elapsed(self.replay.moments(times, exact=exact))
+        return self._elapsed_by_times[state]
 
     def _best_candidate(
         self, times: Times, walls: Ints, savings: Sequence[tuple[float, Candidate]]
@@ -269,7 +273,7 @@ class Search:
         if not savings:
             return None
         best = max(saving for saving, _ in savings)
-        least = {True: _TELLS * best, False: _MIN_KEPT_SHARE * best}
+        least = {True: _MIN_TELLING_SHARE * best, False: _MIN_NARROW_SHARE * best}
         near_best = (item for saving, item in savings if saving >= least[item.has(Trait.TELLING)])
         narrow = min(near_best, key=_breadth)
         if narrow.has(Trait.BROAD):
@@ -280,12 +284,12 @@ class Search:
         return self._narrow_to_rank(times, walls, narrow)
 
     def _narrow_to_rank(self, times: Times, walls: Ints, candidate: Candidate) -> Judged:
-        """Judge the only rank that has the cause, if taking it out there is enough, or all of them."""
+        """Judge the only rank that has the cause, if its removal there is enough; otherwise all ranks."""
         whole = self._judge_candidate(times, walls, candidate, candidate.ranks)
         if candidate.has(Trait.ALL_RANKS) or candidate.only == NONE:
             return whole
         alone = self._judge_candidate(times, walls, candidate, (candidate.only,))
-        return alone if alone.saving >= _MIN_KEPT_SHARE * whole.saving else whole
+        return alone if alone.saving >= _MIN_NARROW_SHARE * whole.saving else whole
 
     def _judge_candidate(
         self, times: Times, walls: Ints, candidate: Candidate, ranks: tuple[int, ...]
@@ -296,14 +300,14 @@ class Search:
         gained = np.where(self._weights[: len(gained)] > 0, gained, 0.0)
         saving = self._mean_of(gained)
         by_step, steps = gained, ()  # type: Floats, tuple[int, ...]
-        if (chosen := _some_steps(gained)) is not None:
+        if (chosen := _steps_with_gain(gained)) is not None:
             # How many steps of the capture have the cause is known.
             by_step = gained[chosen] * self._mean_of(chosen.astype(float))
             steps = self._numbers(times, changed, chosen)
         return Judged(candidate, ranks, saving, by_step, Interval(0.0, saving), steps, gained=gained)
 
     def _remove_candidate(self, times: Times, candidate: Candidate, ranks: tuple[int, ...]) -> Times:
-        """Return times without a cause on some ranks; one that is about all of its ranks decides itself."""
+        """Return times without a cause on some ranks, or everywhere if it is about all of its ranks."""
         changed = candidate.remove(times)
         return changed if candidate.has(Trait.ALL_RANKS) else self.replay.on_ranks(times, changed, ranks)
 
@@ -354,40 +358,45 @@ class Search:
         hidden.sort(key=lambda judged: (-judged.candidate.own_ns, -judged.candidate.where.count("/")))
         return [
             item
-            for i, item in enumerate(hidden)
-            if not any(_is_part(item.candidate, other.candidate) for other in hidden[:i] + hidden[i + 1 :])
+            for item in hidden
+            if not any(_is_redundant(item.candidate, other.candidate) for other in hidden)
         ]
 
 
-def _is_part(item: Candidate, other: Candidate) -> bool:
-    """Return whether another place tells as much: one inside, or all of a number with more time."""
+def _is_redundant(item: Candidate, other: Candidate) -> bool:
+    """Return whether another place says as much: one inside with as much time, or ``layers.N`` with more."""
     if item.cause is not other.cause or item.where == other.where:
         return False
-    numbered = other.where == without_numbers(item.where) and item.own_ns < _MIN_KEPT_SHARE * other.own_ns
-    return numbered or (is_inside(other.where, item.where) and other.own_ns >= _MIN_KEPT_SHARE * item.own_ns)
+    numbered = other.where == without_numbers(item.where) and item.own_ns < _MIN_NARROW_SHARE * other.own_ns
+    return numbered or (
+        is_inside(other.where, item.where) and other.own_ns >= _MIN_NARROW_SHARE * item.own_ns
+    )
 
 
 def _gains_of_steps(before: Ints, after: Ints) -> Floats:
-    """Return what each step gains, the first at most as much as another: queues are empty when it begins."""
+    """Return the gain of each step; the first gains at most as much as another, as its queues are empty."""
     gained = (before - after).astype(float)
     gained[0] = min(gained[0], gained[1:].max(initial=gained[0] if len(gained) == 1 else 0.0))
     return gained
 
 
-def _some_steps(gained: Floats) -> Mask | None:
-    """Return the steps that gain by the removal of a cause; None if that is not only some of them."""
+def _steps_with_gain(gained: Floats) -> Mask | None:
+    """Return a mask of the few steps that have most of a gain; None if the gain is spread over more."""
     order = np.sort(gained)[::-1]
-    reach = np.searchsorted(np.cumsum(order), _MOSTLY * order.sum()) + 1
+    reach = np.searchsorted(np.cumsum(order), _MIN_SAVING_IN_STEPS * order.sum()) + 1
     chosen: Mask = gained >= np.mean(order[:reach]) / 2
-    few = chosen.sum() <= _SOME_STEPS * len(gained) and gained[chosen].sum() >= _MOSTLY * order.sum()
+    few = (
+        chosen.sum() <= _MAX_STEPS_SHARE * len(gained)
+        and gained[chosen].sum() >= _MIN_SAVING_IN_STEPS * order.sum()
+    )
     return chosen if few else None
 
 
 def _breadth(candidate: Candidate) -> tuple[bool, int, bool, bool, float, int]:
-    """Return how much a candidate is about: its ranks, its own time, and the size of its place.
+    """Return the sort key of a candidate's breadth: its ranks, its own time, and the length of its place.
 
-    Broadest is a host that should be quicker in all that it does. A host that never waits for the GPU hides
-    whatever else it does. Recorded reads and writes tell why a rank is late.
+    Broadest is a host that is too slow in all that it does. A synchronization is broader than other causes:
+    a host that never waits hides the rest of its work. A cause that explains another one is narrower.
     """
     alone = candidate.only != NONE and not candidate.has(Trait.ALL_RANKS)
     ranks, syncs = 1 if alone else len(candidate.ranks), candidate.has(Trait.SYNCHRONIZES)
@@ -396,10 +405,10 @@ def _breadth(candidate: Candidate) -> tuple[bool, int, bool, bool, float, int]:
 
 
 def _enclosing_candidate(places: Sequence[Candidate], narrow: Candidate) -> Candidate:
-    """Return the narrowest of some places if it lies in, or around, each of the others; else the whole step.
+    """Return the narrowest place if it lies in or around each of the others, otherwise the whole step.
 
-    Where it also helps to be quicker in another place, none alone is the cause. The place with the most time
-    is the whole step, whatever its name.
+    If a separate place saves time too, neither alone is the cause. The whole step is the candidate with the
+    most time, whatever its name.
     """
     *inner, whole = sorted(places, key=lambda item: item.own_ns)
     comparable = (
@@ -409,6 +418,7 @@ def _enclosing_candidate(places: Sequence[Candidate], narrow: Candidate) -> Cand
 
 
 def _overlaps(item: Candidate, taken: Candidate) -> bool:
+    """Return whether a candidate has the cause of a removed one on its late rank, or around its place."""
     if item.cause is not taken.cause:
         return False
     if item.has(Trait.LATE_RANK) and set(item.ranks) & set(taken.ranks):
@@ -428,8 +438,8 @@ def estimated_finding(
 ) -> Finding:
     """Return a finding whose saving is estimated without a replay.
 
-    ``saving``, ``half`` of the interval of the saving (without that of the estimate) and ``wall``, the time
-    of a step, are in ns. ``gains`` says that no step can lose.
+    ``saving``, ``half`` (the half width of its interval from the differences of the steps) and ``wall``, the
+    time of a step, are in ns. With ``gains``, no step can lose.
     """
     below = width_below(saving, half) if gains and saving > 0 else half
     below, above = (float(np.hypot(width, MODEL_SHARE * saving)) for width in (below, half))

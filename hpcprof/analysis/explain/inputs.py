@@ -36,7 +36,7 @@ class ExplainInputs:
     tables: Mapping[str, pd.DataFrame]
     """The analyses of the run by name, over all ranks; each is read at its first use."""
     losses: Mapping[int, tuple[Loss, ...]]
-    """By rank, what its profile lacks."""
+    """The losses of each rank's profile."""
     clocks: Mapping[int, RankClock]
     """The clocks of the ranks. Those that communication connects have one in common."""
     aligned: Collection[int]
@@ -52,8 +52,8 @@ class ExplainInputs:
     alone: StepAlone | None = None
     """The elapsed time of a step without the profiler, where it is known."""
     call_weights: Mapping[str, float] = field(default_factory=dict)
-    """Costs of the profiler by the kind of a call, over that of the launch of a kernel, as measured on the
-    site, by the names of `CallKind` in small letters."""
+    """The site's measured cost of the profiler per call, over that of a kernel launch, by the name of the
+    `CallKind` in small letters."""
     as_recorded: bool = False
     """True to leave the profiler's share in."""
 

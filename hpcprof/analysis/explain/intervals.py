@@ -1,11 +1,15 @@
 """Intervals of 90 % of savings and predictions: how far off they may be, and why.
 
-Five things go into the interval of a saving. The steps differ (`half_width`). The replay is a model: its
-error for the unchanged run, and `MODEL_SHARE` or `ESTIMATED_SHARE` of the saving. By how much communication
-slows kernels is an estimate: the saving is computed once more without that slowdown. The profiler slows the
-host: the saving is computed once more with quicker calls (`CALL_COST_NS`), and the difference counts on its
-side. The host of a program with a GPU is another one each time (`HOST_SPREAD`): the saving is computed once
-more with a slower host, and the part of it that follows the host counts by that spread.
+The interval of a saving has five parts:
+
+1. The steps differ (`half_width`).
+2. The replay is a model: its error for the unchanged run, and `MODEL_SHARE` or `ESTIMATED_SHARE` of the
+   saving.
+3. The slowdown of kernels by communication is an estimate: the difference from the saving without it.
+4. The profiler slows the host: the difference from the saving with quicker calls (`CALL_COST_NS`), which
+   counts on its side of the interval.
+5. Hosts of one kind differ (`HOST_SPREAD`), for programs with a GPU: the part of the saving that follows the
+   host, by a replay with a slower host, counts by that spread.
 """
 
 from collections.abc import Callable
@@ -29,7 +33,7 @@ from hpcprof.profiles.timeline import Floats, Ints
 CONFIDENCE = 0.9
 
 MODEL_SHARE = 0.1
-"""By this share of itself a saving may be off because of what the replay leaves out.
+"""Error of a saving as a share of it, because of what the replay leaves out.
 
 Twelve savings of `docs/explain.md` on which no profiler weighs are off by 7 % (root mean square), so 90 % by
 11 % or less."""
@@ -47,20 +51,21 @@ The explained steps of 22 programs of `docs/explain.md` whose host limits them, 
 logarithms deviate by 0.22 (root mean square), and nine of ten are within 0.4."""
 
 _SLOWER_HOST = 1.1
-"""The host times of the replay that tells which part of a saving is the host's."""
+"""Factor of the host times in the replay that shows the host's part of a saving."""
 
 CALL_COST_NS = {"nsys": 3_000, "torch": 12_000}
-"""The most that a profiler adds to each call and the Python before it.
+"""Maximum time that a profiler adds to each call and the Python before it, in ns.
 
-Without as much, the replays of a loop whose host decides take as long as the loop without a profiler."""
+Replays of host-bound loops without this time take as long as the loops without a profiler."""
 
 MPI_CALL_COST_NS = 1_000
-"""The most that a profiler adds to each call of MPI.
+"""Maximum time that a profiler adds to each call of MPI, in ns.
 
 Calls that follow each other at once are 0.45 µs apart in profiles of nsys 2023.4."""
 
 _MOST_STEPS = 500
-"""An interval that needs more steps than these is wide for another reason than few steps."""
+"""Maximum number of steps that a user is asked to record: wider intervals have another reason than few
+steps."""
 
 
 @dataclass(frozen=True)
@@ -70,9 +75,9 @@ class Interval:
     low: float
     high: float
     by_profiler: float = 0.0
-    """By how much less a step saves without the profiler."""
+    """The part of the saving that the profiler causes."""
     beside_steps: tuple[float, float] = (0.0, 0.0)
-    """How far below and above the saving the interval would reach if all steps were alike."""
+    """The widths below and above the saving if all steps were alike."""
     steps_needed: int | None = None
     """The number of steps that would narrow the interval so that it can be shown; None if more steps do not
     help, or are not needed.
@@ -80,7 +85,7 @@ class Interval:
 
 
 class Uncertainty(msgspec.Struct, frozen=True):
-    """Gives savings of a replay their intervals."""
+    """The uncertainty of the savings of a replay."""
 
     replay: Replay
     time: Callable[[Times], float]
@@ -105,10 +110,10 @@ class Uncertainty(msgspec.Struct, frozen=True):
         by_step: Floats,
         model_share: float = MODEL_SHARE,
     ) -> Interval:
-        """Return the interval of what a change of ``times`` saves, in ns.
+        """Return the interval of the saving of a change of ``times``, in ns.
 
-        ``by_step``, of shape (steps,), is what each step saves, in ns. The model may be off by
-        ``model_share`` of the saving.
+        ``by_step``, of shape (steps,), are the savings of the steps, in ns, and ``model_share`` is the error
+        of the replay as a share of the saving.
         """
         alone = replace(times, contended=False)
         without = self._saving(alone, change)
@@ -148,7 +153,7 @@ class Uncertainty(msgspec.Struct, frozen=True):
         return min(1.0, abs(longer / saving - 1) / (_SLOWER_HOST - 1)) if saving > 0 else 0.0
 
     def _at_other_cost(self, times: Times) -> Times:
-        """Return times at the other end of what calls may cost; what was taken out before stays out."""
+        """Return times with the other bound of the profiler's cost of calls; removed causes stay removed."""
         if self.slower is None or self.faster is None:
             return (
                 Removals(self.replay).quicker_calls(times, self.call_cost_ns) if self.call_cost_ns else times
@@ -158,7 +163,7 @@ class Uncertainty(msgspec.Struct, frozen=True):
         return replace(times, lag=np.where(unchanged, lag + self.slower, times.lag))
 
     def on_quick_host(self, times: Times) -> Times:
-        """Return times on a host of another machine of the kind, on which calls cost less than here."""
+        """Return times on the quickest host of this kind of machine."""
         if self.faster is None:
             return times
         return replace(times, lag=times.lag - self.faster * (times.lag == self.replay.measured.lag))
@@ -168,20 +173,22 @@ class Uncertainty(msgspec.Struct, frozen=True):
 
 
 def width_below(saving: float, half: float) -> float:
-    """Return how far the lower end of an interval is from a positive saving to which each step adds.
+    """Return the distance of an interval's lower end from a positive saving to which each step adds.
 
-    It is the lower end for the logarithm. ``half``, that of the saving itself, may exceed the saving where
-    few steps have most of it.
+    The interval is symmetric in the logarithm, since its half width ``half`` may exceed the saving where few
+    steps have most of it.
     """
     return saving * -float(np.expm1(-half / saving))
 
 
 def half_width(values: Floats) -> float:
-    """Return half of the interval of the mean or the median of values, one for each step.
+    """Return the half width of the interval of the mean or the median of values, one for each step.
 
-    The deviation follows from the mean absolute one, with Student's factor for few steps. The width is that
-    for a median, a quarter more than for a mean: few steps may not show how far single ones are off.
-    Neighbouring steps may be alike and hardly show it, so some correlation is assumed and added to theirs.
+    1. The standard deviation is estimated from the mean absolute deviation, with Student's factor for few
+       steps.
+    2. A quarter is added, as for a median instead of a mean: few steps may not show outliers.
+    3. Neighbouring steps may be correlated without showing it, so some correlation is added to the measured
+       one.
     """
     count = len(values)
     if count < 2:

@@ -12,41 +12,55 @@ from typing import Any
 
 import pandas as pd
 
-from hpcprof.analysis.explain.cause import Cause, MachineWait, Trait, cause_names, cause_of, find_cause, is_a
+from hpcprof.analysis.explain.cause import (
+    Cause,
+    MachineWait,
+    Trait,
+    cause_names,
+    cause_of,
+    find_cause,
+    has_trait,
+)
 from hpcprof.analysis.explain.evidence import Tables
 from hpcprof.analysis.explain.explanation import Evidence, Finding, unpriced_finding
 from hpcprof.analysis.explain.findings import estimated_finding
+from hpcprof.analysis.statistics.confidence_intervals import NORMAL_90
 from hpcprof.common.units import counted, format_bytes
 
 TABLE, FILES = "coincidences", "darshan_files"
-_MOST_FILES, _SHARE_OF_FILE_PCT = 2, 0.5
-"""The most files in a finding, and the share of the run that reads and writes of one take at least."""
+_MOST_FILES, _MIN_FILE_PCT = 2, 0.5
+"""Maximum number of files in a finding, and minimum share of the run for reads and writes of one, in
+percent."""
 
-_MIN_TIME_PCT, _SMALL_BYTES, _TIMES_SLOWER = 10.0, 64 << 10, 2
-"""Minimum share of the ranks' time that files take for a finding without a profile, in percent; maximum bytes
-of a small read or write; minimum time of a slow rank in a file, over the mean of all ranks.
-"""
+_MIN_TIME_PCT = 10.0
+"""Minimum share of the ranks' time in files for a finding without a profile, in percent."""
+
+_SMALL_BYTES = 64 << 10
+"""Maximum mean size of small reads and writes, in bytes."""
+
+_TIMES_SLOWER = 2
+"""Minimum ratio of a slow rank's time in a file to the mean of all ranks."""
 
 _MOST_REASONS, _MOST_CHANCES = 3, 1
 _MAX_CHANCE = 0.5
 """Maximum p-value of a figure that is shown as possible chance: above it, chance is the likelier reason."""
 
-_NORMAL, _SAMPLES_A_SECOND = 1.645, 5.0
-"""Half width of a 90 % interval in standard errors; neighbouring samples, ten a second, count as one."""
+_SAMPLES_A_SECOND = 5.0
+"""Independent samples a second: of the ten that are taken, neighbours count as one."""
 
-_ENOUGH = 0.5
-"""Minimum share of a finding that a difference of machines explains to be its reason."""
+_MIN_EXPLAINED_SHARE = 0.5
+"""Minimum share of a finding that a difference of machines has to explain."""
 
 
 def with_machine(findings: Iterable[Finding], tables: Tables) -> list[Finding]:
     """Return findings with what the machine did meanwhile; waits for memory or files are causes too."""
     findings = list(findings)
-    # Without any finding, nobody asks for the table.
+    # Without a finding, the table need not be read.
     rows = [] if not findings else _rows(tables[TABLE])
     return with_files([_with_reasons(finding, rows) for finding in findings] if rows else findings, tables)
 
 
-def _waits() -> list[tuple[str, MachineWait]]:
+def _machine_waits() -> list[tuple[str, MachineWait]]:
     declared = map(find_cause, cause_names())
     return [(cause.name, cause.wait) for cause in declared if cause.wait is not None]
 
@@ -54,9 +68,10 @@ def _waits() -> list[tuple[str, MachineWait]]:
 def slow_files(files: pd.DataFrame) -> Finding | None:
     """Return the finding about a run without profiles that waits for files; None if it hardly does.
 
-    ``files`` are the rows of `darshan_files`. A file's time in MPI-IO contains that in POSIX: the longer one
-    counts. Calls that take more than the time of all ranks run beside each other, and tell no share. Waiting
-    for the last rank in collective calls is time of the file that this rank alone used meanwhile, if any.
+    ``files`` are the rows of `darshan_files`. A file's time in MPI-IO contains its time in POSIX, so the
+    longer one counts. If calls take more than the time of all ranks, they overlap, and their share is
+    unknown. The time in which ranks wait for the last one in collective calls counts for the file that this
+    rank alone used meanwhile, if there is one.
     """
     rows = [row for row in _rows(files) if row["log"]]
     by_file: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
@@ -71,7 +86,7 @@ def slow_files(files: pd.DataFrame) -> Finding | None:
         late = shared["log"], 1, shared["late_rank"]
         alone = [row for row in rows if (row["log"], row["ranks"], row["slowest_rank"]) == late]
         longest = max(alone, key=_seconds, default=shared)
-        if alone and _seconds(longest) >= _ENOUGH * shared["wait_s"] / (shared["ranks"] - 1):
+        if alone and _seconds(longest) >= _MIN_EXPLAINED_SHARE * shared["wait_s"] / (shared["ranks"] - 1):
             key = longest["log"], longest["file"]
             waits[key], blamed[key] = shared, blamed[key] + shared["wait_s"]
     parts = {key: blamed[key] / (_seconds(first) or 1.0) for key, (first, *_) in by_file.items()}
@@ -104,7 +119,7 @@ def _own_seconds(row: Mapping[str, Any]) -> float:
 
 
 def _file_patterns(row: Mapping[str, Any], *inner: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Yield a column of `darshan_files`, what it says about the access to a file, and what to do.
+    """Yield a column of `darshan_files`, a sentence about the access to a file, and the advice.
 
     ``inner`` are the rows of the same file in the modules below, such as POSIX below MPI-IO.
     """
@@ -123,8 +138,8 @@ def _file_patterns(row: Mapping[str, Any], *inner: Mapping[str, Any]) -> Iterato
             f"{counted(calls, 'call')} move {format_bytes(size / calls)} each on average",
             "Read and write more at once: larger buffers, or collective calls of MPI-IO.",
         )
-    unaligned = max(each["unaligned"] for each in (row, *inner))
-    if unaligned > max(each["reads"] + each["writes"] for each in inner or (row,)) / 2:
+    unaligned = max(module["unaligned"] for module in (row, *inner))
+    if unaligned > max(module["reads"] + module["writes"] for module in inner or (row,)) / 2:
         yield (
             "unaligned",
             f"{counted(unaligned, 'call')} of POSIX begin within a block of the file system",
@@ -153,11 +168,11 @@ def _file_patterns(row: Mapping[str, Any], *inner: Mapping[str, Any]) -> Iterato
 
 
 def with_files(findings: Sequence[Finding], tables: Tables) -> list[Finding]:
-    """Return findings; those about slow reads and writes with the files that took most time, by Darshan."""
+    """Add the files that took most time, by Darshan, to the findings about slow reads and writes."""
     if all(finding.cause != Cause.SLOW_IO for finding in findings):
         return [*findings]
     rows = [row for row in _rows(tables[FILES]) if row["module"] != "MPI-IO" and row["log"]]
-    rows = [row for row in rows if (row["share_pct"] or 0.0) >= _SHARE_OF_FILE_PCT]
+    rows = [row for row in rows if (row["share_pct"] or 0.0) >= _MIN_FILE_PCT]
     rows.sort(key=lambda row: -max(row["read_s"], row["write_s"]))
     figures = []
     for row in rows[:_MOST_FILES]:
@@ -176,12 +191,12 @@ def _rows(table: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _with_reasons(finding: Finding, rows: Sequence[Mapping[str, Any]]) -> Finding:
-    for cause, wait in _waits():
+    for cause, wait in _machine_waits():
         as_wait = _waiting_finding(finding, rows, cause, wait) if wait.metrics else None
         if as_wait is not None:
             return as_wait
     rows_about = _rows_about(finding, rows)
-    enough = _ENOUGH * (finding.share_pct or 0.0)
+    enough = _MIN_EXPLAINED_SHARE * (finding.share_pct or 0.0)
     reasons = (row for row in rows_about if row["beyond_chance"])
     explains = ((row, _explained_pct(row)) for row in reasons)
     reported = [row for row, share in explains if share is None or share >= enough][:_MOST_REASONS]
@@ -204,7 +219,7 @@ def _change(row: Mapping[str, Any]) -> float:
 
 
 def _explained_pct(row: Mapping[str, Any]) -> float | None:
-    """Return how much longer a step is by what a rank has otherwise, in percent; None if that is unknown."""
+    """Return the growth of a step in percent that a difference between ranks explains; None if unknown."""
     if row["subject"] != "rank":
         return None
     if row["metric"] == "sm_mhz":
@@ -219,11 +234,11 @@ def _explained_pct(row: Mapping[str, Any]) -> float | None:
 def _waiting_finding(
     finding: Finding, rows: Sequence[Mapping[str, Any]], cause: str, wait: MachineWait
 ) -> Finding | None:
-    """Return a finding about the host as one about waiting for something; None if that is not its time.
+    """Return a finding about the host as one about a wait for the machine; None if that explains too little.
 
-    Either the ranks wait in long steps, or in all steps for at least half of its time.
+    The ranks wait in the long steps, or in all steps for at least half of the finding's time.
     """
-    if not is_a(finding.cause, Trait.MAY_BE_WAITING):
+    if not has_trait(finding.cause, Trait.MAY_BE_WAITING):
         return None
     long = finding.cause == Cause.STEP_SPIKES or any(
         item.cause == Cause.STEP_SPIKES for item in finding.alternatives
@@ -238,7 +253,7 @@ def _waiting_finding(
         if row["subject"] == wait.subject
         and finding.cause != Cause.STEP_SPIKES
         and row["rank"] in finding.ranks
-        and row["then"] >= _ENOUGH * (finding.share_pct or 100.0)
+        and row["then"] >= _MIN_EXPLAINED_SHARE * (finding.share_pct or 100.0)
     ]
     rows_shown = in_steps or on_ranks
     if not rows_shown:
@@ -259,19 +274,19 @@ def _waiting_finding(
 
 
 def _is_most_of_waiting(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether a rank for which memory is short waits for hardly anything else in long steps."""
+    """Return whether a rank waits mostly for memory in long steps."""
     rank_lines = [line for line in rows if line["rank"] == row["rank"]]
     blocked = (
         line["then"] for line in rank_lines if (line["subject"], line["metric"]) == ("spikes", "blocked_pct")
     )
     share = row["then"] * (100 if row["unit"] == "s/s" else 1)
-    return any(line["subject"] == "memory" for line in rank_lines) and share >= _ENOUGH * max(
+    return any(line["subject"] == "memory" for line in rank_lines) and share >= _MIN_EXPLAINED_SHARE * max(
         blocked, default=0.0
     )
 
 
-def waiting(table: pd.DataFrame, cause: str, wall: float) -> Iterator[Finding]:
-    """Yield the ranks that wait for memory, files or cores in steps of ``wall`` ns, as a finding."""
+def wait_findings(table: pd.DataFrame, cause: str, wall: float) -> Iterator[Finding]:
+    """Yield the finding of a cause about ranks that wait for the machine, in steps of ``wall`` ns."""
     wait = find_cause(cause).wait
     rows = [row for row in _rows(table) if wait and row["subject"] == wait.subject]
     if not rows:
@@ -280,23 +295,23 @@ def waiting(table: pd.DataFrame, cause: str, wall: float) -> Iterator[Finding]:
     longest = max(rows, key=lambda row: float(row["then"]))
     share = longest["then"] / 100
     samples = max(1.0, (longest["last_step"] - longest["first_step"]) * wall / 1e9 * _SAMPLES_A_SECOND)
-    half = _NORMAL * math.sqrt(share * (1 - share) / samples)
+    half = NORMAL_90 * math.sqrt(share * (1 - share) / samples)
     ranks = tuple(sorted(int(row["rank"]) for row in rows))
     evidence = tuple(map(_evidence, sorted(rows, key=lambda row: -row["then"])[:_MOST_REASONS]))
     yield estimated_finding(cause, ranks, "", share * wall, half * wall, wall, evidence)
 
 
 def with_waiting(findings: Sequence[Finding], table: pd.DataFrame, wall: float) -> list[Finding]:
-    """Return findings with those of the ranks that wait in steps of ``wall`` ns; each cause once at most.
+    """Add the findings about ranks that wait for the machine, in steps of ``wall`` ns, one a cause.
 
-    Where they wait for memory or files in the long steps, these would be gone too without it: it is then an
-    alternative to them.
+    If the ranks wait for memory or files mostly in the long steps, the wait is an alternative to the finding
+    about these steps.
     """
     result, rows = [*findings], _rows(table)
-    for cause, wait in _waits():
+    for cause, wait in _machine_waits():
         if any(item.cause == cause for item in findings):
             continue
-        waits = [*waiting(table, cause, wall)]
+        waits = [*wait_findings(table, cause, wall)]
         long = next((item for item in result if item.cause == Cause.STEP_SPIKES), None)
         if long is None or not waits or not wait.metrics or not _mostly_in_long_steps(rows, wait):
             result += waits
@@ -309,7 +324,7 @@ def with_waiting(findings: Sequence[Finding], table: pd.DataFrame, wall: float) 
 def _mostly_in_long_steps(rows: Sequence[Mapping[str, Any]], wait: MachineWait) -> bool:
     ranks = {row["rank"] for row in rows if row["subject"] == wait.subject}
     moved = [row for row in rows if row["subject"] == "spikes" and row["metric"] in wait.metrics]
-    return ranks <= {row["rank"] for row in moved if row["usual"] <= _ENOUGH * row["then"]}
+    return ranks <= {row["rank"] for row in moved if row["usual"] <= _MIN_EXPLAINED_SHARE * row["then"]}
 
 
 def _evidence(row: Mapping[str, Any]) -> Evidence:

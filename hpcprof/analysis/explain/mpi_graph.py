@@ -14,14 +14,14 @@ from hpcprof.analysis.explain.run_graph import CommonClock, RunGraph, run_graph
 from hpcprof.analysis.mpi.matching import RunMpi
 from hpcprof.analysis.steps.step_ranges import steps_of
 from hpcprof.profiles.columns.intervals import coverage, union
-from hpcprof.profiles.columns.unique import numbered_rows, rows_by_key
+from hpcprof.profiles.columns.unique import begins_run, numbered_rows, rows_by_key
 from hpcprof.profiles.os_calls import file_calls
 from hpcprof.profiles.timeline import Ints, Timeline, concatenate
 
 
 @dataclass(frozen=True)
 class HostSteps:
-    """The steps of a rank on the host, on its clock, as arrays of shape (steps,), and its calls of MPI."""
+    """The steps of a rank on its own clock, as arrays of shape (steps,), and its number of MPI calls."""
 
     number: Ints
     start: Ints
@@ -62,10 +62,10 @@ def mpi_graph(
 ) -> RunGraph:
     """Build the graph of some steps of a program without work on a GPU.
 
-    Its calls are those of MPI, and one without a length where each step begins. ``timelines`` are in the
-    ascending order of the ranks, and have at least the time of the steps; ``run`` has the calls of these
-    ranks on the clock that communication aligned. ``bounds``, of shape (steps + 1,), is when the steps of a
-    rank begin and the last one ends, on its own clock.
+    Its calls are those of MPI, and one without a length where each step begins. ``timelines`` are in
+    ascending order of the ranks, and contain the steps; ``run`` has the calls of these ranks on the common
+    clock. ``bounds``, of shape (steps + 1,), are the begins of a rank's steps and the end of the last one,
+    on its own clock.
     """
     parts = [_rank_calls(rank, run, clock, bounds[rank]) for rank in timelines]
     activities, edges = {}, {}
@@ -81,15 +81,15 @@ def mpi_graph(
         edges[rank] = RankEdges(host, 0, 0, np.empty(0, np.int64))
     # The calls are on the common clock.
     common = CommonClock({}, {}, dict.fromkeys(timelines, 0))
-    return run_graph(activities, edges, common, (), run, _in_files(timelines, parts, run))
+    return run_graph(activities, edges, common, (), run, _file_times(timelines, parts, run))
 
 
 @dataclass(frozen=True)
 class _RankCalls:
-    """The calls of a rank in the steps, and the places among them at which steps begin.
+    """The calls of a rank in the steps, and the positions among them at which steps begin.
 
-    ``following`` is the position in the run of the call of MPI that each one is, or that comes next. The
-    stamps ``own_start`` and ``own_end`` are those of the rank's own clock.
+    ``following`` is the position in the run of each call or, for the begin of a step, of the next call. The
+    stamps ``own_start`` and ``own_end`` are on the rank's own clock.
     """
 
     calls: HostCalls
@@ -121,7 +121,7 @@ def _rank_calls(rank: int, run: RunMpi, clock: CommonClock, bounds: Ints) -> _Ra
     next_row = low + np.searchsorted(all_calls.own_start[low:last_of_main], bounds)
     following = np.concatenate((np.where(next_row < last_of_main, next_row, NONE), rows))
     row, sequence, start, end, following = (part[order] for part in (row, sequence, start, end, following))
-    again = np.append(False, sequence[1:] == sequence[:-1])
+    again = ~begins_run(sequence)
     # Calls of a thread do not overlap, but stamps of damaged profiles may.
     begin = np.maximum(start, np.where(again, np.append(start[:1], end[:-1]), start))
     step = np.clip(np.searchsorted(bounds, start, side="right") - 1, 0, count - 2)
@@ -154,7 +154,7 @@ def _pieces(timeline: Timeline, part: _RankCalls, run: RunMpi) -> tuple[tuple[st
     owner, begin, finish = np.arange(len(gaps)), start, end
     if len(timeline.ranges) and len(gaps):
         owner, begin, finish, innermost = _divide_gaps(timeline, run, calls.thread[gaps], start, end, number)
-    between = _rows_between(run, part.following[gaps], number)
+    between = _places_between(run, part.following[gaps], number)
     place = np.where(innermost == NONE, between[owner], innermost)
     return tuple(number), HostPieces(gaps[owner], place, finish - begin, calls.step[gaps[owner]])
 
@@ -184,7 +184,8 @@ def _thread(timeline: Timeline, run: RunMpi, sequence: int) -> Thread:
     return int(calls.process[row]), int(calls.thread[row])
 
 
-def _in_files(timelines: Mapping[int, Timeline], parts: Sequence[_RankCalls], run: RunMpi) -> Ints:
+def _file_times(timelines: Mapping[int, Timeline], parts: Sequence[_RankCalls], run: RunMpi) -> Ints:
+    """Return the time in reads and writes before each call, by its own thread, in ns; shape (calls,)."""
     times = []
     for timeline, part in zip(timelines.values(), parts, strict=True):
         calls, time = file_calls(timeline), np.zeros(len(part.calls), np.int64)
@@ -197,7 +198,8 @@ def _in_files(timelines: Mapping[int, Timeline], parts: Sequence[_RankCalls], ru
     return np.concatenate(times)
 
 
-def _rows_between(run: RunMpi, following: Ints, number: dict[str, int]) -> Ints:
+def _places_between(run: RunMpi, following: Ints, number: dict[str, int]) -> Ints:
+    """Return the number of the place before each of ``following``: between the call before and that call."""
     calls = run.calls
     last = following == NONE
     before = np.where(following > 0, calls.name[following - 1], NONE)

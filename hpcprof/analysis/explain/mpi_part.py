@@ -24,6 +24,7 @@ from hpcprof.analysis.mpi.waits import (
 )
 from hpcprof.analysis.statistics.grouped import sums_by
 from hpcprof.profiles.collective_operations import FROM_ROOT, POINT_TO_POINT, PREFIX, TO_ROOT
+from hpcprof.profiles.columns.unique import begins_run
 from hpcprof.profiles.timeline import Ints
 
 
@@ -41,16 +42,16 @@ class MpiPart:
     messages: Ints
     """The sending and the receiving rank of each message, by position; shape (m, 2)."""
     relays: Ints
-    """Messages whose sender had received another one before: last sender before, sender and receiver;
-    shape (r, 3).
+    """The messages whose sender had received another one before, as the sender of that one, the sender and
+    the receiver; shape (r, 3).
     """
     ranks: int
     """The number of ranks."""
     in_files: Ints
     """The time of reads and writes by the thread of each call since the one before, in ns; shape (calls,)."""
     reordered: Ints
-    """The calls that would receive another message if their rank received them in the order in which they are
-    sent, and by how much later than that one is sent they then would end, in ns; shape (r, 2).
+    """The calls that would receive another message in the order of sending, and the time from its send to
+    their end, in ns; shape (r, 2).
     """
 
     @cached_property
@@ -95,21 +96,21 @@ class MpiPart:
 
 
 _MIN_RELAYED_SHARE = 0.75
-"""Minimum share of a pipeline's messages after others that go on, first and last rank left out."""
+"""Minimum share of relayed messages among those of a pipeline's inner ranks that follow another one."""
 
 _MAX_SWAPPED_NS = 20_000
-"""Moments of two ranks that are so close may be in the other order."""
+"""Maximum distance of moments on two ranks whose order is uncertain, in ns."""
 
-_MOSTLY = 0.5
-"""Minimum share of a wait that has passed by a moment for the wait to end soon after it."""
+_MIN_PASSED_SHARE = 0.5
+"""Minimum share of a wait before a moment after which it ends soon."""
 
 
 def _relays(messages: Ints, calls: HostCalls, rank: Ints) -> Ints:
-    """Return the ranks by which messages go on: whose message came last before, the sender, the receiver.
+    """Return the relayed messages: the sender of the last message before, the sender, and the receiver.
 
-    If several messages came in one call, the message of the new one's receiver counts. A message that goes on
-    at once, as in a tree, goes back: no rank works on it. ``messages``, of shape (m, 2), are the calls that
-    send and receive each message; ``rank`` is the rank of each call.
+    If several messages came in one call, the one from the new message's receiver counts. A message that is
+    passed on at once, as in a tree, counts as sent back: no rank works on it. ``messages``, of shape (m, 2),
+    are the calls that send and receive each message; ``rank`` is the rank of each call.
     """
     order = np.argsort(messages[:, 1], kind="stable")
     sent, received = messages[order].T
@@ -142,14 +143,14 @@ class MpiNeeds:
         receives, held = operations.matched_receives, blocked_sends(run)
         sends = operations.matched_sends
         partner = run.operations.partner
-        self._received, self._sent, *_ = self._pairs(run, node, receives, partner[receives])
+        self._received, self._sent, *_ = self._pairs(node, receives, partner[receives])
         blocked = [(held, partner[held])]
         both = [(rows, partner[rows]) for rows in (receives, sends)]
         both += [
             last_to_complete(run, rows) for op, rows in collective_tables(run) if run.waits_for_all(op, rows)
         ]
-        progress = [self._progress(run, *self._pairs(run, node, *sides)) for sides in both]
-        self._stuck, self._moving = (np.concatenate(columns) for columns in zip(*progress, strict=True))
+        progress = [self._progress(*self._pairs(node, *sides)) for sides in both]
+        self._stalled, self._resumed = (np.concatenate(columns) for columns in zip(*progress, strict=True))
         rooted: list[tuple[Ints, Ints]] = []
         # The calls that come to a collective, and those that end when the last of them has come.
         joined: list[tuple[Ints, Ints]] = []
@@ -176,32 +177,32 @@ class MpiNeeds:
                     blocked.append(blocked_givers(run, rows))
                     gathered += zip(begin, completed[is_root][:, None], strict=True)
         self._held, self._posted, *_ = self._pairs(
-            run, node, *(np.concatenate(side) for side in zip(*blocked, strict=True))
+            node, *(np.concatenate(side) for side in zip(*blocked, strict=True))
         )
         root, leaves = (np.concatenate([pair[side] for pair in rooted] or [_NO_ROWS]) for side in (0, 1))
         self._needs = (
             (self._received, self._sent, EdgeKind.MESSAGE),
             (self._held, self._posted, EdgeKind.RENDEZVOUS),
-            (self._stuck, self._moving, EdgeKind.MESSAGE),
+            (self._stalled, self._resumed, EdgeKind.MESSAGE),
             (leaves, root, EdgeKind.MESSAGE),
         )
         self._groups = [*joined, *gathered]
 
-    def _pairs(self, run: RunMpi, node: Ints, rows: Ints, partner: Ints) -> tuple[Ints, Ints, Ints]:
+    def _pairs(self, node: Ints, rows: Ints, partner: Ints) -> tuple[Ints, Ints, Ints]:
         """Return waiting calls, the calls waited for, and the partner's operations, all of shape (n,)."""
-        operations = run.operations
+        operations = self._run.operations
         waiter, other = node[operations.completes[rows]], node[operations.begin[partner]]
         is_pair = (waiter != NONE) & (other != NONE) & (waiter != other)
         return waiter[is_pair], other[is_pair], partner[is_pair]
 
-    def _progress(self, run: RunMpi, waiter: Ints, other: Ints, partner: Ints) -> tuple[Ints, Ints]:
-        """Return calls that end because a partner is inside MPI again, and the call in which it is.
+    def _progress(self, waiter: Ints, other: Ints, partner: Ints) -> tuple[Ints, Ints]:
+        """Return the calls that wait until a partner enters MPI again, and the call that the partner enters.
 
-        Without a thread for it, the library moves a large message only while both ranks are inside MPI. So a
-        wait that begins while the partner, in the middle of a nonblocking operation, is outside, and that
-        ends soon after it comes back, has waited for that.
+        Without a progress thread, the library moves a large message only while both ranks are inside MPI. A
+        wait that begins while the partner of a nonblocking operation is outside, and ends soon after the
+        partner comes back, has waited for it.
         """
-        calls, ops = self._calls, run.operations
+        calls, ops = self._calls, self._run.operations
         begun = ops.completes[partner] != ops.begin[partner]
         at_start, at_end = (
             self._last_begun_call(calls.thread[other], moment)
@@ -210,10 +211,10 @@ class MpiNeeds:
         away = begun & (at_end > at_start) & (calls.end[at_start] + _MAX_SWAPPED_NS < calls.start[waiter])
         alone = calls.start[at_end] - calls.start[waiter]
         length = calls.end[waiter] - calls.start[waiter]
-        chosen = np.flatnonzero(away & (alone > _MAX_SWAPPED_NS) & (alone > _MOSTLY * length))
+        chosen = np.flatnonzero(away & (alone > _MAX_SWAPPED_NS) & (alone > _MIN_PASSED_SHARE * length))
         # A wait has waited for the last one of several partners to come back.
         chosen = chosen[np.lexsort((-alone[chosen], waiter[chosen]))]
-        chosen = chosen[np.append(True, np.diff(waiter[chosen]) != 0)[: len(chosen)]]
+        chosen = chosen[begins_run(waiter[chosen])]
         return waiter[chosen], at_end[chosen]
 
     def _last_begun_call(self, thread: Ints, moment: Ints) -> Ints:
@@ -241,11 +242,11 @@ class MpiNeeds:
 
     @cached_property
     def _reordered_receives(self) -> Ints:
-        """The calls that receive messages in another order than that in which they are sent, shape (3, r).
+        """The calls that receive messages out of the order of sending, shape (3, r).
 
-        The rows are the call, the call that sends the message which it would receive in that order, and the
-        time that it then takes from there on. A rank may receive in another order what it receives without
-        sending, or joining a collective, in between.
+        The rows are the call, the call that sends the message that it would receive in order, and the time
+        from that send to the end of the receive. Only receives without a send or a collective in between may
+        be reordered.
         """
         calls, ops = self._calls, self._run.operations
         node = np.full(len(self._run.calls), NONE)

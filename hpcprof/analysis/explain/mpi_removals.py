@@ -17,27 +17,31 @@ from hpcprof.profiles.columns.unique import numbered_rows, position_in_group, ro
 from hpcprof.profiles.timeline import Floats, Ints, Mask
 
 SMALL_BYTES = 1 << 10
-"""A message of so few bytes takes as long as one of a byte: the latency of the network and of the library."""
+"""Maximum bytes of a message that takes the latency of the network and of the library, as one of a byte."""
 
 _LATENCY_NS, _JOINT_LATENCY_NS = 5_000, 20_000
 """The latencies of a message and of a collective, where the steps have none of `SMALL_BYTES`."""
 
-_FEWEST, _MIN_QUICK_VALUES, _USUAL_QUANTILE = 8, 0.25, 0.95
+_MIN_SMALL_CALLS = 8
+"""Minimum number of small calls for a measured latency."""
+
+_QUICK_QUANTILE, _USUAL_QUANTILE = 0.25, 0.95
+"""The quantiles of times of quick calls and steps, and of the longest usual steps."""
 
 _MIN_ALONE_SHARE, _MAX_SHARED_SHARE = 0.75, 0.1
-"""Where a rank works alone: minimum share of the time that the others wait, maximum share that they work."""
+"""For serial work: minimum share in which all others wait, and maximum mean work of the others, over it."""
 
-_BY_CHANCE = 0.01
-"""Accepted false-alarm rate: share of balanced programs where a rank is called late."""
+_FALSE_ALARM_RATE = 0.01
+"""Accepted share of balanced programs in which a rank is called late."""
 
-_VARIES = 4.0
-"""Minimum ratio of the variance of a lateness to chance for a lateness of some steps."""
+_MIN_VARIANCE_RATIO = 4.0
+"""Minimum ratio of the variance of a lateness to chance for a rank that is late in some steps only."""
 
-_OF_MEDIAN = 1.57
-"""Ratio of the variances of median and mean, for values with a normal distribution."""
+_MEDIAN_VARIANCE_RATIO = 1.57
+"""Ratio of the variance of the median to that of the mean, for a normal distribution."""
 
-_PAUSE_TIMES = 2.0
-"""Maximum time between messages that follow each other, in usual latencies."""
+_MAX_PAUSE_LATENCIES = 2.0
+"""Maximum time between messages of one sequence, in latencies."""
 
 
 class MpiRemovals:
@@ -67,11 +71,11 @@ class MpiRemovals:
     def collective(self) -> Mask:
         """The calls that take part in a collective."""
         ops = self.part.run.operations
-        return self._mask_of_ranks(ops.begin[~ops.is_of(POINT_TO_POINT)])
+        return self._is_among(ops.begin[~ops.is_of(POINT_TO_POINT)])
 
     @cached_property
     def peer(self) -> Ints:
-        """The rank or the communicator with which each call communicates first, a number of its own."""
+        """The number of the peer rank or the communicator of each call's first operation."""
         ops = self.part.run.operations
         partner = np.where(ops.peer == NONE, -2 - ops.comm, ops.peer)
         peer = np.full(len(self.part.run.calls), NONE)
@@ -82,49 +86,48 @@ class MpiRemovals:
         row = self.part.row
         return np.where(row == NONE, otherwise, values[np.maximum(row, 0)])
 
-    def _mask_of_ranks(self, calls: Ints) -> Mask:
+    def _is_among(self, calls: Ints) -> Mask:
         mask: Mask = self._is_call & np.isin(self.part.row, calls)
         return mask
 
     @cached_property
     def latency(self) -> Ints:
-        """The time that each call would take for a message or a collective of a byte, in ns."""
+        """The time of a message or a collective of one byte, by call, in ns."""
         transfer = np.zeros(len(self.transfer), np.int64)
         for chosen, otherwise in ((~self.collective, _LATENCY_NS), (self.collective, _JOINT_LATENCY_NS)):
             small = chosen & (self.size >= 0) & (self.size <= SMALL_BYTES) & (self.part.wait == 0)
-            few = np.count_nonzero(small) < _FEWEST
+            few = np.count_nonzero(small) < _MIN_SMALL_CALLS
             transfer[chosen] = otherwise if few else int(np.median(self.transfer[small]))
         return transfer
 
     @cached_property
     def usual_transfer(self) -> Ints:
-        """The transfer of the quickest quarter of the calls of a name and about the size of each one, in ns.
+        """The transfer time of each call, at most that of the quickest quarter of its name and size, in ns.
 
-        A call that takes longer has been held up by something else, such as another process on its core.
+        A longer call has been held up by something else, such as another process on its core.
         """
         scale = np.frexp(np.maximum(self.size, 0).astype(float))[1].astype(np.int64)
         _, group = numbered_rows(self.graph.calls.name, scale)
         transfer: Ints = self.transfer.copy()
         for _, rows in rows_by_key(group):
-            transfer[rows] = np.minimum(transfer[rows], int(np.quantile(transfer[rows], _MIN_QUICK_VALUES)))
+            transfer[rows] = np.minimum(transfer[rows], int(np.quantile(transfer[rows], _QUICK_QUANTILE)))
         return transfer
 
     @cached_property
     def exposed(self) -> Ints:
-        """The transfer of each call that larger messages cost, in ns: without latency, and as usual."""
+        """The usual transfer time of each call beyond the latency, in ns; 0 for small messages."""
         excess: Ints = np.maximum(self.usual_transfer - self.latency, 0)
         small = (self.size >= 0) & (self.size <= SMALL_BYTES)
         return np.where(self._is_call & ~small, excess, 0)
 
     def less_transfer(self, times: Times, less: Ints | Floats) -> Times:
-        """Let calls take less time after what they need has come."""
+        """Shorten the transfer of calls by ``less`` ns each."""
         edges = self.graph.edges
         rows = np.flatnonzero(np.isin(edges.kind, (EdgeKind.MESSAGE, EdgeKind.RENDEZVOUS)))
         call_edges = self.removals.edge_of_call[EdgeKind.CALL]
         short = np.rint(less).astype(np.int64)
         lag = times.lag.copy()
         lag[call_edges] = np.maximum(lag[call_edges] - short, 0)
-        # Nodes that nothing waits for stay as they are.
         lag[rows] = np.where(lag[rows] > 0, np.maximum(lag[rows] - short[edges.row[rows]], 0), lag[rows])
         return replace(times, lag=lag)
 
@@ -147,19 +150,19 @@ class MpiRemovals:
     def follows_small(self) -> Mask:
         """The small messages and collectives that could be joined with one before them.
 
-        Between them the rank does nothing else that takes time, and each goes to the same rank, or joins the
-        same communicator, as an earlier one of the sequence. Blocking calls of another name end a sequence:
-        what is sent may depend on what was received.
+        A sequence of them has no other work in between that takes time. Each goes to the same rank, or joins
+        the same communicator, as an earlier one of its sequence. Blocking calls of another name end a
+        sequence: a sent message may depend on a received one.
         """
         calls = self.graph.calls
         small = self._is_call & (self.size >= 0) & (self.size <= _MAX_JOINED_BYTES)
         operations = self.part.run.operations
-        blocking = small & self._mask_of_ranks(operations.begin[operations.begin == operations.end])
+        blocking = small & self._is_among(operations.begin[operations.begin == operations.end])
         name = np.where(blocking, calls.name, NONE)
         last = np.maximum.accumulate(np.where(blocking, np.arange(len(calls)), 0))
         other = blocking & (name != np.append(NONE, name[last[:-1]]))
         latency = np.maximum(self.latency, np.where(self.collective, _JOINT_LATENCY_NS, _LATENCY_NS))
-        new = other | (calls.gap > _PAUSE_TIMES * latency) | (calls.before == NONE)
+        new = other | (calls.gap > _MAX_PAUSE_LATENCIES * latency) | (calls.before == NONE)
         new |= self._is_call & ~small & (self.size >= 0)
         run = np.cumsum(new)
         keys, group = numbered_rows(run, calls.name, self.peer)
@@ -169,17 +172,17 @@ class MpiRemovals:
         return repeated
 
     def joined_messages(self, times: Times) -> Times:
-        """Send what small messages carry with the first of them: the others take no time."""
+        """Join the small messages of each sequence: all but the first take no time."""
         chosen = self.follows_small
         before = self.removals.edge_of_call[EdgeKind.HOST][chosen]
         joined = times.set_lag(before[before != NONE], 0)
         return self.less_transfer(joined, np.where(chosen, self.transfer, 0))
 
     def late_host(self, times: Times, rank: int) -> Times:
-        """Give a rank as much time outside MPI as the median of the others has; less where it takes more.
+        """Reduce a rank's time outside MPI to the median of the others, in the places where it takes longer.
 
-        Excess in single steps stays if the rank takes as much less in others. Where a server deals out the
-        work, all served ranks gain alike: a quicker one of them takes work from the others.
+        Excess in single steps stays if the rank regains it in others. Where a server deals out the work, all
+        served ranks gain alike: a quicker rank takes work from the others.
         """
         pieces = self.graph.pieces
         rank_of_piece = self.graph.call_rank[pieces.call]
@@ -192,13 +195,13 @@ class MpiRemovals:
             share = quotient(less_time, total)
         time = np.where(chosen, pieces.length * np.append(share, 0.0)[pieces.place], 0.0)
         if self.part.server == NONE:
-            time = self._where_longer(time, rank)
-        return self.removals.less_between(times, self._in_late_steps(time, rank))
+            time = self._at_longer_visits(time, rank)
+        return self.removals.less_between(times, self._at_late_steps(time, rank))
 
-    def _where_longer(self, time: Floats, rank: int) -> Floats:
-        """Move the removed time of a rank's pieces to its pieces of steps where it takes longer than others.
+    def _at_longer_visits(self, time: Floats, rank: int) -> Floats:
+        """Move the time to remove from a rank's pieces to the visits of a place in which it takes longer.
 
-        A step may come to a place several times.
+        A step may visit a place several times; visits of a place are compared by their order in the step.
         """
         pieces = self.graph.pieces
         rank_of_piece = self.graph.call_rank[pieces.call]
@@ -213,7 +216,7 @@ class MpiRemovals:
             for weights in (None, pieces.length)
         )
         mean = quotient(total, count)
-        # Ranks that do not come to the place so often tell nothing about this turn.
+        # Ranks that visit the place less often have no value for this visit.
         peer_count, peer_mean = (np.delete(table, rank, axis=1) for table in (count, mean))
         masked = np.ma.masked_where(peer_count == 0, peer_mean)
         usual = np.ma.median(masked, axis=1).filled(0.0)  # type: ignore[no-untyped-call]
@@ -227,7 +230,7 @@ class MpiRemovals:
         return np.minimum(lengths, pieces.length)
 
     def like_the_others(self, times: Times, rank: int) -> Times:
-        """Take from a rank what it works longer than the others, and what it does while they wait for it."""
+        """Remove a rank's excess work over the others, and its serial work."""
         changed = self.late_host(times, rank)
         for place in np.flatnonzero(self.serial[:-1, rank]).tolist():
             without = self.removals.host_time(changed, self.graph.places[place])
@@ -236,7 +239,7 @@ class MpiRemovals:
 
     @cached_property
     def serial(self) -> Mask:
-        """The places in which each rank works while all others wait and hardly take any time there.
+        """Mask of the places in which a rank works alone: all others wait, and hardly take any time there.
 
         Shape (places + 1, ranks).
         """
@@ -248,14 +251,14 @@ class MpiRemovals:
         )
         serial[-1] = False
         for place, rank in np.argwhere(serial).tolist():
-            serial[place, rank] = not self._is_a_turn(place, rank)
+            serial[place, rank] = not self._is_wavefront_block(place, rank)
         return serial if count > 1 else np.zeros_like(serial)
 
-    def _is_a_turn(self, place: int, rank: int) -> bool:
-        """Return whether what a rank does in a place is one of the blocks that ranks work on in turn.
+    def _is_wavefront_block(self, place: int, rank: int) -> bool:
+        """Return whether a rank's work in a place is a block of a wavefront, in which the ranks take turns.
 
-        As the first one of a wavefront it follows no message, or as the last one it leads to none. So a block
-        is known by the message on its other side, and by its length.
+        The first block of a wavefront follows no message, and the last one leads to none. A block is known by
+        the message on its other side, and by its length.
         """
         graph = self.graph
         pieces = graph.pieces
@@ -270,7 +273,7 @@ class MpiRemovals:
                 np.bincount(owner, weights, len(graph.ranks)) for weights in (pieces.length[is_peer], None)
             )
             usual = quotient(time, count)
-            if length <= _LONGER_THAN_BLOCKS * usual.max():
+            if length <= _MAX_BLOCK_RATIO * usual.max():
                 return True
         return False
 
@@ -280,7 +283,7 @@ class MpiRemovals:
         calls, operations = self.graph.calls, self.part.run.operations
         messages = operations.is_of(POINT_TO_POINT)
         ends = np.concatenate((operations.begin[messages], operations.completes[messages]))
-        name = np.where(self._mask_of_ranks(ends), calls.name, NONE)
+        name = np.where(self._is_among(ends), calls.name, NONE)
         call = self.graph.pieces.call
         return name[calls.before[call]], name[call]
 
@@ -296,26 +299,26 @@ class MpiRemovals:
 
     @cached_property
     def _usual_times(self) -> Floats:
-        """The `host_times` without what the longest steps of each rank take more than its others do."""
+        """The `host_times` with the longest steps of each rank cut to the `_USUAL_QUANTILE` of its steps."""
         pieces, work = self.graph.pieces, self._work_of_steps
         most = np.quantile(work, _USUAL_QUANTILE, axis=0, method="lower")
         factor = np.divide(most, work, out=np.ones_like(work), where=work > most)
         return self._by_place(pieces.length * factor[self._step, self.graph.call_rank[pieces.call]])
 
     def is_late(self, rank: int) -> bool:
-        """Return whether a rank works longer than the others by more than varies by chance.
+        """Return whether a rank works longer than the others beyond chance, by a t-test.
 
-        The other ranks tell by how much work varies from step to step: single long steps of the late rank are
-        no chance if the others have none. For ranks that a server gives work, the time of a piece counts.
+        The variance is that of the other ranks from step to step: single long steps of the late rank are no
+        chance if the others have none. For ranks that a server gives work, the time of a piece counts.
         """
         if rank == self.part.server:
             return False
         later = self._later_excess(rank)
-        # Where some rank or other is late in each step, all are later than the median.
+        # If another rank is late in each step, every rank is on average later than the median.
         mean = self._work_of_steps[:, rank].mean() - self._work_of_others(rank).mean()
         variance, free = self._chance(rank)
-        # One of many ranks is the latest.
-        least = student_quantile(free, 1 - _BY_CHANCE / len(self.graph.ranks))
+        # Bonferroni correction: one of many ranks is the latest.
+        least = student_quantile(free, 1 - _FALSE_ALARM_RATE / len(self.graph.ranks))
         return bool(min(later.mean(), mean) > least * np.sqrt(variance / len(later)))
 
     def _later_excess(self, rank: int) -> Floats:
@@ -328,9 +331,10 @@ class MpiRemovals:
         )
 
     def _chance(self, rank: int) -> tuple[float, int]:
-        """Return the variance of `_later_excess` that is chance, and its degrees of freedom.
+        """Return the variance of `_later_excess` by chance, and its degrees of freedom.
 
-        It is that of the other ranks; of one other rank alone, nothing tells what both have in common.
+        It follows from the residuals of the other ranks; with a single other rank, from `_later_excess`
+        itself, as the part that both have in common is unknown.
         """
         work_of_others = self._work_of_others(rank)
         steps, count = work_of_others.shape
@@ -340,11 +344,11 @@ class MpiRemovals:
         residuals = work_of_others - work_of_others.mean(axis=1, keepdims=True)
         free = max((steps - 1) * (count - 1), 1)
         each = float(np.square(residuals - residuals.mean(axis=0)).sum()) / free
-        return each * (1 + _OF_MEDIAN / count), free
+        return each * (1 + _MEDIAN_VARIANCE_RATIO / count), free
 
     @cached_property
     def late_by_chance(self) -> Floats:
-        """By how much each rank works longer in each step than it usually does, and others do, in ns.
+        """Each rank's excess over its usual work in a step, beyond the median rank's, in ns.
 
         Shape (steps, ranks). Excess of all ranks in a step is no lateness, and neither is excess of one rank
         in all steps.
@@ -354,17 +358,20 @@ class MpiRemovals:
 
     @cached_property
     def stand_out(self) -> bool:
-        """True if the ranks that are late by chance are so by far more than all ranks vary."""
+        """True if lateness by chance is far larger than the usual spread of the ranks."""
         more = self._excess_over_usual
         spread = float((_lower_median(more)[:, 0] - more.min(axis=1)).mean())
-        return more.shape[1] > 2 and float(self.late_by_chance.max(axis=1).mean()) >= _STANDS_OUT * spread
+        return (
+            more.shape[1] > 2
+            and float(self.late_by_chance.max(axis=1).mean()) >= _MIN_LATENESS_RATIO * spread
+        )
 
     @cached_property
     def _excess_over_usual(self) -> Floats:
-        return self._work_of_steps - np.quantile(self._work_of_steps, _MIN_QUICK_VALUES, axis=0)
+        return self._work_of_steps - np.quantile(self._work_of_steps, _QUICK_QUANTILE, axis=0)
 
     def without_chance(self, times: Times) -> Times:
-        """Let each rank work no longer in a step than it usually does, beyond what others do."""
+        """Remove `late_by_chance` from the work of each rank."""
         graph, pieces = self.graph, self.graph.pieces
         rank = graph.call_rank[pieces.call]
         work = self._work_of_steps
@@ -375,21 +382,21 @@ class MpiRemovals:
 
     @cached_property
     def held_up(self) -> float:
-        """The time per step and rank by which calls take longer than usual, with all that they need, in ns.
+        """The mean excess of transfers over the usual ones per step and rank, in ns.
 
         A rank that has lost its core, or shares it, is held up inside MPI as it is outside.
         """
         more = self.transfer - self.usual_transfer
         return float(more.sum()) / self.graph.steps / len(self.graph.ranks)
 
-    def _in_late_steps(self, time: Floats, rank: int) -> Floats:
-        """Move what is taken from the pieces of a rank to the steps that are late, if only some are.
+    def _at_late_steps(self, time: Floats, rank: int) -> Floats:
+        """Move the time to remove from a rank's pieces to its late steps, if only some steps are late.
 
-        Lateness that varies more than by chance is that of some steps.
+        That is so if the lateness varies more than by chance.
         """
         later = self._later_excess(rank)
         weight = np.maximum(later, 0)
-        is_random = np.var(later) <= _VARIES * self._chance(rank)[0]
+        is_random = np.var(later) <= _MIN_VARIANCE_RATIO * self._chance(rank)[0]
         if self.part.server != NONE or is_random or not weight.any():
             return time
         per_step = np.bincount(self._step, time, len(weight))
@@ -399,7 +406,7 @@ class MpiRemovals:
 
     @cached_property
     def _work_of_steps(self) -> Floats:
-        """The time outside MPI of each rank in each step, without that in which it works alone, in ns.
+        """The time outside MPI of each rank in each step, without its serial work, in ns; (steps, ranks).
 
         With a server it is the mean time of the pieces between two calls.
         """
@@ -419,12 +426,11 @@ class MpiRemovals:
         return steps
 
     def host_excess(self, rank: int) -> tuple[float, Floats]:
-        """Return by how much a rank works longer than the others, in ns of a step, and where.
+        """Return a rank's excess work over the others per step in ns, and its share of each place's time.
 
-        The second is the excess share of its time in each place, and outside all. Time that moves from one
-        place to another is no excess, and neither is work that others wait for, or more work that a server
-        gives it: then the others are compared by their time for as many pieces.
-        A single long step of another rank, which has lost its core, makes this one no quicker.
+        Work in one place instead of another is no excess, and neither is serial work. Ranks that a server
+        gives work are compared by the time for an equal number of pieces. Single long steps of other ranks,
+        as of one that has lost its core, are cut (`_usual_times`). The shares have the shape (places + 1,).
         """
         total = np.where(self.serial, 0.0, self._usual_times)
         other_ranks = np.delete(np.arange(total.shape[1]), rank)
@@ -445,10 +451,7 @@ class MpiRemovals:
 
     @cached_property
     def alone(self) -> Floats:
-        """The time of each piece of host time in which all other ranks are inside MPI, in ns.
-
-        Shape (pieces,).
-        """
+        """The part of each piece of host time in which all other ranks are inside MPI, in ns; (pieces,)."""
         graph = self.graph
         calls = graph.calls
         in_main = self.part.run.calls.main[np.maximum(self.part.row, 0)] | (self.part.row == NONE)
@@ -469,15 +472,17 @@ class MpiRemovals:
 
 
 def _lower_median(values: Floats) -> Floats:
-    """Return the median of each row, of two the lower one; shape (rows, 1)."""
+    """Return the lower median of each row; shape (rows, 1)."""
     return np.quantile(values, 0.5, axis=1, keepdims=True, method="lower")
 
 
-_STANDS_OUT = 10.0
-"""Work with an exponential distribution, on which no cause weighs, has 4.5 on four ranks and less on more."""
+_MIN_LATENESS_RATIO = 10.0
+"""Minimum ratio of the mean lateness by chance to the spread of the ranks below their median.
 
-_LONGER_THAN_BLOCKS = 2.0
-"""Maximum work of a block, in blocks of the other ranks."""
+Work with an exponential distribution, which has no cause, reaches 4.5 on four ranks and less on more."""
+
+_MAX_BLOCK_RATIO = 2.0
+"""Maximum ratio of a block's work to the blocks of the other ranks."""
 
 _MAX_JOINED_BYTES = 8 << 10
-"""Messages of so few bytes could be joined with others."""
+"""Maximum bytes of a message that could be joined with others."""

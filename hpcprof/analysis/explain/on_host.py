@@ -1,7 +1,7 @@
 """Explains a run without GPUs: operators count as compute, gloo and oneCCL as communication.
 
-The host does one thing after another, and nothing hides behind a GPU. So what each rank spends in a part of
-its step is what the step gains without it, as far as every rank spends it: the ranks meet in collectives.
+The host does one thing after another, and nothing hides behind a GPU. A step without a part of it is shorter
+by the least time that any rank spends in that part, since the ranks meet in collectives.
 """
 
 from collections.abc import Iterator
@@ -20,15 +20,19 @@ from hpcprof.analysis.steps.phases import REST
 from hpcprof.profiles.timeline import Floats
 
 _LEAST_SHARE = 0.01
+"""Minimum saving of a finding, as a share of a step."""
+
 _LATE_SHARE = 0.03
-_SHARE_OF_EXCESS = 0.25
-"""Minimum share of a rank's excess in one place for the rank to be late there; else it is late in none."""
+"""Minimum excess of a late rank, as a share of a step."""
 
-_EXECUTES = "XlaModule:#"
-"""Begins ranges in which a device executes a program: a pause in one is the device's, not the host's."""
+_MIN_PLACE_SHARE = 0.25
+"""Minimum share of a rank's excess in one place for a finding to name the place."""
 
-_READ_OF_JAX = "np.asarray(jax.Array)"
-"""JAX marks with it that the host reads a value, also by ``float()``."""
+_EXECUTION_PREFIX = "XlaModule:#"
+"""Prefix of ranges in which a device executes a program: a pause in one is the device's, not the host's."""
+
+_JAX_READ = "np.asarray(jax.Array)"
+"""JAX's range in which the host reads a value, also by ``float()``."""
 
 
 @dataclass(frozen=True)
@@ -71,12 +75,12 @@ def _account(table: pd.DataFrame) -> _Account | None:
 
 
 def _host_work(tables: Tables, account: _Account, wall: float) -> Iterator[Finding]:
-    """Yield the ranges in which every rank executes no operator: loading, Python, logging, reading values."""
+    """Yield the ranges in which no rank executes an operator: loading, Python, logging, reading values."""
     idle = tables["idle_causes"]
     if not len(idle):
         return
     idle = idle.assign(range=idle["range"].fillna(OUTSIDE))
-    idle = idle[~idle["range"].str.startswith(_EXECUTES)]
+    idle = idle[~idle["range"].str.startswith(_EXECUTION_PREFIX)]
     by_range = idle.groupby(["range", "rank"])["idle_ns_per_step"].sum().unstack("rank").fillna(0)
     # Savings are shares of a step without what took long once.
     counted = tables["step_kinds"]["idle_ns"]
@@ -86,8 +90,8 @@ def _host_work(tables: Tables, account: _Account, wall: float) -> Iterator[Findi
         spread = half_width(account.idle.min(axis=1)) if len(account.idle) > 1 else 0.0
         rows = idle[idle["range"] == place]
         evidence = tuple(largest("idle_causes", "idle_ns_per_step", rows))
-        # In it the host waits for the device, whose threads take their time to begin and to end.
-        cause = Cause.HOST_SYNC if place == _READ_OF_JAX else Cause.HOST_WORK
+        # The host waits for the device while it reads a value.
+        cause = Cause.HOST_SYNC if place == _JAX_READ else Cause.HOST_WORK
         yield estimated_finding(cause, account.ranks, str(place), least, spread, wall, evidence, gains=True)
 
 
@@ -102,8 +106,9 @@ def _late_ranks(tables: Tables, account: _Account, wall: float) -> Iterator[Find
         excess = float(np.median(later_work))
         if excess < _LATE_SHARE * wall or excess < 0:
             continue
-        place, evidence = _range_of_lateness(tables, rank, _SHARE_OF_EXCESS * excess, len(account.wall))
-        # Others on the cores make computing uneven, pauses hardly. A step saves no more than either tells.
+        place, evidence = _range_of_lateness(tables, rank, _MIN_PLACE_SHARE * excess, len(account.wall))
+        # Other processes on the cores make computing uneven, but hardly pauses: if the excess of all work is
+        # uncertain, the smaller one of it and the idle time counts.
         findings = [
             estimated_finding(
                 Cause.LATE_RANK_HOST,
@@ -123,9 +128,9 @@ def _late_ranks(tables: Tables, account: _Account, wall: float) -> Iterator[Find
 def _range_of_lateness(
     tables: Tables, rank: int, least: float, steps: int
 ) -> tuple[str, tuple[Evidence, ...]]:
-    """Return the range in which a rank takes most more time than the others, and what shows it.
+    """Return the place with a rank's largest excess time over the others, and the evidence.
 
-    It is one in which the rank executes no operator, else a phase, else an operator.
+    It is a range in which the rank executes no operator, otherwise a phase, otherwise an operator.
     """
     idle, skew = tables["idle_causes"], tables["skew_summary"]
     idle, phases = idle.assign(range=idle["range"].fillna(OUTSIDE)), tables["phases"]

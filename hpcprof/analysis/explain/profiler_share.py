@@ -1,16 +1,16 @@
 """The profiler's share of a step, and the run without it.
 
-A profiler slows the calls of the host. Steps alone, without the profiler, are known where somebody measured
-them. Then
+A profiler slows the calls of the host. A step alone, without the profiler, is known if somebody measured it.
+Then
 
 1. the cost of a launch is the one with which a replay takes as long as a step alone (bisection); other calls
    cost less, also those that the graph leaves out, in ratios of the site (``hpcprof study call-costs``) or
    the typical ones (`WEIGHTS`);
 2. each call, and where it is too short its thread before it, takes that much less, and the run is replayed.
 
-Where no step alone is known, a launch costs between the ends of `TYPICAL_NS`, or less where launches take
-less time than there (`typical_launch`). The run is replayed without the larger end: what a step gains then,
-it gains in any case. Findings about the speed of the host itself leave out `_OTHER_HOST` times that end.
+If it is unknown, a launch costs between the bounds of `TYPICAL_NS`, or less where launches take less time
+than there (`typical_launch`). The run is replayed without the upper bound: a step gains the remaining savings
+in any case. Findings about the speed of the host itself leave out `_OTHER_HOST` times that bound.
 """
 
 from collections.abc import Callable, Mapping
@@ -35,8 +35,7 @@ TYPICAL_NS = {"nsys": (5_000, 16_000)}
 """Minimum and maximum cost of a launch in a program, by the kind of the profile.
 
 Trainings of 500 to 1,300 calls a step, on eight H200, with nsys 2025.3: launches took `_RECORDED_CALL_NS` or
-more
-there, and `_SINGLE_LAUNCH_NS` at most without nsys."""
+more there, and `_SINGLE_LAUNCH_NS` at most without nsys."""
 
 _SINGLE_LAUNCH_NS, _RECORDED_CALL_NS = 4_000, 7_000
 
@@ -54,14 +53,14 @@ WEIGHTS = {
 """Cost of a call over that of a launch: medians of a loop with and without nsys
 (``benchmarks/profiler_cost.py``); a call of MPI costs up to 1 µs where a launch costs up to 16."""
 
-_OF_GRAPH = 0.3
-"""The same for the launch of a CUDA graph: 3.6 µs there, whatever is in it."""
+_GRAPH_LAUNCH_WEIGHT = 0.3
+"""The same for the launch of a CUDA graph: 3.6 µs there, whatever its size."""
 
 _MAX_LAUNCH_NS = 32_000
 """Maximum cost of a launch that explains a step alone."""
 
-_OTHER_WORK = 0.1
-"""Share of a step alone by which a replay without the largest cost is longer if these steps did less work."""
+_MAX_LESS_WORK = 0.1
+"""Maximum excess of a replay without the largest cost over a step alone with the same work, as a share."""
 
 _SLOWER_HOST = 0.3
 """Maximum share by which the host of another machine of the same kind is slower; 25 % were seen."""
@@ -70,7 +69,7 @@ _OTHER_HOST = 1.25
 """Ratio of the costs of a profiler on two machines of one kind: their hosts differ by 25 %."""
 
 _NEGLIGIBLE_SHARE = 0.005
-"""Share of a step by which the cost of a launch no longer matters."""
+"""Maximum change of a step, as a share, that counts as none."""
 
 _OTHER_CALLS = "other calls"
 """The row of the calls that the graph leaves out."""
@@ -83,10 +82,10 @@ _ROUNDS = 9
 class ProfilerShare:
     """The replay that is explained, and the time of a step without the profiler.
 
-    ``scale`` is the elapsed time of the replayed steps over that of all steps. Where the cost of calls is not
-    known, ``slower`` and ``faster``, of shape (edges,), are by how much the lags of the replay are longer
-    where calls cost the least that they may, and shorter where they cost `_OTHER_HOST` times the most, in ns.
-    ``doubts`` tell why a noted step alone is unused.
+    ``scale`` is the elapsed time of the replayed steps over that of all steps. If the cost of calls is
+    unknown, ``slower`` is the increase of the replay's lags for the minimum cost of calls, and ``faster`` the
+    decrease for `_OTHER_HOST` times the maximum; both in ns, shape (edges,). ``doubts`` has the reason why a
+    noted step alone is not used.
     """
 
     replay: Replay
@@ -122,14 +121,14 @@ def profiler_share(
     alone = inputs.alone
     # The optimizers mark noted steps; a range of the program may be another step.
     measured = alone if alone is not None and (alone.source != MEASURED or built.step == "step") else None
-    doubts = _of_other_steps(measured, time_at(_MAX_LAUNCH_NS) / scale)
+    doubts = _doubts(measured, time_at(_MAX_LAUNCH_NS) / scale)
     measured = None if doubts else measured
     # A step that its GPU limits does not tell what calls cost, which decides once the GPU has less to do.
     if measured is None or time(replay.unchanged) <= (1 + _NEGLIGIBLE_SHARE) * time_at(_MAX_LAUNCH_NS):
         launch = typical_launch(removals, built.profiler)
         if launch is None or inputs.as_recorded:
             return ProfilerShare(replay, measured, scale=scale, doubts=doubts)
-        costs = _by_call(replay.graph, weights_of_calls, (sum(launch) // 2, *launch), TYPICAL)
+        costs = _costs_by_call(replay.graph, weights_of_calls, (sum(launch) // 2, *launch), TYPICAL)
         costly = round(_OTHER_HOST * launch[1])
         least_taken, most_taken, more_taken = (quicker(cost) for cost in (*launch, costly))
         without = replay.without_profiler(most_taken)
@@ -142,16 +141,17 @@ def profiler_share(
         return ProfilerShare(without, measured, costs, scale, slower, faster, doubts)
     ends = (measured.value * scale, measured.high * scale, measured.low * scale)
     cost, low, high = (_launch_cost(removals, each, time_at) for each in ends)
-    costs = _by_call(replay.graph, weights_of_calls, (cost, low, high), measured.source)
+    costs = _costs_by_call(replay.graph, weights_of_calls, (cost, low, high), measured.source)
     return ProfilerShare(replay.without_profiler(quicker(cost)), measured, costs, scale)
 
 
-def _of_other_steps(alone: StepAlone | None, least_ns: float) -> tuple[NotJudged, ...]:
-    """Return why a noted step alone does not belong to the captured steps, of ``least_ns`` each at least.
+def _doubts(alone: StepAlone | None, least_ns: float) -> tuple[NotJudged, ...]:
+    """Return the reason why a noted step alone does not belong to the captured steps, if there is one.
 
-    A profiler slows calls and no kernels: steps that are shorter by more than `_OTHER_WORK` did less work.
+    ``least_ns`` is the minimum time of a captured step whatever the profiler costs. A profiler slows calls
+    and no kernels: steps alone that are shorter by more than `_MAX_LESS_WORK` did less work.
     """
-    if alone is None or alone.source == GIVEN or least_ns <= (1 + _OTHER_WORK) * alone.high:
+    if alone is None or alone.source == GIVEN or least_ns <= (1 + _MAX_LESS_WORK) * alone.high:
         return ()
     reason = (
         f"steps without the profiler took {format_ns(alone.value)}, and the captured ones take "
@@ -177,7 +177,7 @@ def _launch_cost(removals: Removals, alone_ns: float, time_at: Callable[[int], f
 
 
 def _slower_host(removals: Removals) -> int:
-    """Return the time by which a launch takes longer on a host that is slower by as much as hosts differ."""
+    """Return the time by which a launch takes longer on a host slower by `_SLOWER_HOST`, in ns."""
     calls = removals.graph.calls
     launches = np.flatnonzero(calls.kind == CallKind.LAUNCH)
     each = (calls.gap + removals.call_times)[launches]
@@ -185,11 +185,11 @@ def _slower_host(removals: Removals) -> int:
 
 
 def typical_launch(removals: Removals, profiler: str) -> tuple[int, int] | None:
-    """Return between which times in ns a launch typically costs; None if they hardly take longer than alone.
+    """Return the bounds of the typical cost of a launch in ns; None if launches are as quick as alone.
 
-    Where launches take less time than on the machines of `TYPICAL_NS`, the profiler adds less, and nothing
-    that could be told where they are as close to a launch alone as to one there. It slows all ranks, so the
-    one with the quickest launches counts: what others take longer is their own.
+    Where launches take less time than on the machines of `TYPICAL_NS`, the bounds are reduced in proportion,
+    to none halfway to a launch alone. The profiler slows all ranks, so the rank with the quickest launches
+    counts.
     """
     graph, time = removals.graph, removals.call_times
     launches = np.flatnonzero((graph.calls.kind == CallKind.LAUNCH) & ~_launches_graph(graph))
@@ -216,7 +216,7 @@ class _CallWeights:
 
 def _weights(graph: RunGraph, measured: Mapping[str, float]) -> _CallWeights:
     by_kind = np.array([measured.get(kind.name.lower(), WEIGHTS.get(kind, 0.0)) for kind in CallKind])
-    each = np.where(_launches_graph(graph), _OF_GRAPH, by_kind[graph.calls.kind])
+    each = np.where(_launches_graph(graph), _GRAPH_LAUNCH_WEIGHT, by_kind[graph.calls.kind])
     other = float(by_kind[CallKind.OTHER])
     return _CallWeights(each, other, each + other * graph.calls.others)
 
@@ -226,7 +226,7 @@ def _launches_graph(graph: RunGraph) -> Mask:
     return graph.is_named(graph.calls.name, launches_graph)
 
 
-def _by_call(
+def _costs_by_call(
     graph: RunGraph, weights: _CallWeights, launch: tuple[int, int, int], source: str
 ) -> tuple[CallCost, ...]:
     """Return what the profiler adds to the calls of each name, the most costly in a step first.

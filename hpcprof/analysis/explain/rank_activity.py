@@ -1,7 +1,7 @@
 """Activity of one rank's host and GPU in the steps that are explained: the material of the graph.
 
-Only calls count that launch work, wait, allocate, or record an event, on threads that launch work, and calls
-of MPI. The time of a thread between two of them is its own.
+The calls that count are those that launch work, wait, allocate, or record an event, on threads that launch
+work, and calls of MPI. The time between two of them is host time of the thread.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from hpcprof.analysis.statistics.confidence_intervals import grows_with
 from hpcprof.analysis.steps.lost_launches import steps_with_lost_launches
 from hpcprof.analysis.steps.step_ranges import steps_of
 from hpcprof.analysis.steps.streams import NEVER, launch_calls, launch_starts
-from hpcprof.profiles.columns.unique import numbered, numbered_rows, rows_by_key
+from hpcprof.profiles.columns.unique import begins_run, numbered, numbered_rows, rows_by_key
 from hpcprof.profiles.host_memory import HostMemory
 from hpcprof.profiles.timeline import Category, GpuWork, Ints, Mask, NamedSpans, Table, Timeline, concatenate
 
@@ -26,12 +26,12 @@ _GRID_WEIGHTS = np.array([1 << 32, 1 << 16, 1])
 
 @dataclass(frozen=True)
 class HostCalls(Table):
-    """The calls of a rank that matter, by start; none lies inside another.
+    """The calls of a rank that count, by start; none lies inside another.
 
-    ``row`` is the row among the calls of the timeline, those of MPI behind the others, ``thread`` the number
-    of the thread, ``kind`` a `CallKind`, ``before`` the call that this one follows on the host, or `NONE`.
-    ``others`` is the number of calls of the thread since its call before that do not matter, but take the
-    profiler its time.
+    ``row`` is the row among the calls of the timeline, with those of MPI behind the others, ``thread`` the
+    number of the thread, ``kind`` a `CallKind`, ``before`` the call that this one follows on the host, or
+    `NONE`. ``others`` is the number of the thread's other calls since its call before; they do not count, but
+    cost the profiler time.
     """
 
     row: Ints
@@ -114,9 +114,9 @@ class RankActivity:
 
 
 def step_fronts(timeline: Timeline) -> Ints:
-    """Return the first operation of each step by its start, `NONE` for a step that launches none.
+    """Return the first operation of each step by its start.
 
-    A step is `NONE` too if operations that it launched are not in the profile.
+    It is `NONE` for a step that launches none, or whose operations are partly missing in the profile.
     """
     ranges, launched = steps_of(timeline).ranges, launch_starts(timeline)
     (start,) = timeline.of_operations("start")
@@ -138,7 +138,7 @@ def rank_activity(timeline: Timeline, steps: slice, fronts: Ints) -> RankActivit
     ranges = steps_of(timeline).ranges
     first, last = steps.start, steps.stop
     begin = int(ranges.start[max(first - 1, 0)])
-    # Nothing is known of a step that lost operations, so the one before it ends with its own last operation.
+    # The front of a step that lost operations is unknown: the step before it ends with its last operation.
     further = last < len(ranges) and fronts[last] != NONE
     end = int(launch_starts(timeline)[fronts[last]]) if further else int(ranges.end[last - 1])
     places = places_of(timeline, begin, end)
@@ -196,7 +196,7 @@ def _calls(
     kept_rows = kept_rows[order]
     start, finish = calls.start[kept_rows], calls.end[kept_rows]
     other_rows = np.flatnonzero((kind == CallKind.OTHER) & working[thread])
-    # A call inside decides: a runtime call may launch by a call of the driver. MPI may copy by itself.
+    # An inner call decides the kind: a runtime call may launch by a call of the driver. MPI may copy itself.
     strongest = np.full(len(kept_rows), int(CallKind.OTHER))
     np.minimum.at(strongest, position, kind[rows])
     host_calls = HostCalls(
@@ -215,17 +215,17 @@ def _calls(
 
 
 def _count_calls_between(kept_rows: Ints, other_rows: Ints, thread: Ints, calls: NamedSpans) -> Ints:
-    """Return how many other calls lie between each kept one and the one before on its thread.
+    """Return the number of other calls between each kept call and the one before on its thread.
 
-    Both are rows of ``calls``; ``thread`` is the number of the thread of each.
+    Both are rows of ``calls``; ``thread`` is the thread's number for each row of ``calls``.
     """
     count = np.zeros(len(kept_rows), np.int64)
     order = np.lexsort((calls.start[kept_rows], thread[kept_rows]))
     span = int(calls.start.max(initial=0)) + 1
     key = thread[kept_rows[order]] * span + calls.start[kept_rows[order]]
     place = np.searchsorted(key, thread[other_rows] * span + calls.start[other_rows])
-    first = np.append(True, np.diff(thread[kept_rows[order]]) != 0)[: len(kept_rows)]
-    # Those before the first call of a thread are not between two, and those after its last one before none.
+    first = begins_run(thread[kept_rows[order]])
+    # Calls before the first kept call of a thread, or after its last one, are between none.
     between = place[(place > 0) & (place < len(kept_rows))]
     np.add.at(count, order[between[~first[between]]], 1)
     return count
@@ -240,17 +240,18 @@ def _outermost(thread: Ints, end: Ints) -> Mask:
     return np.append(True, ~(inside & (thread[1:] == thread[:-1])))
 
 
-_MOST_HANDOVERS = 0.2
-"""A thread follows others only if fewer of its calls do so: more are those of threads that run at once."""
+_MAX_HANDOVER_SHARE = 0.2
+"""Maximum share of a thread's calls that follow other threads: above it, the threads run at the same time."""
 
 
 def predecessors(start: Ints, end: Ints, thread: Ints) -> Ints:
-    """Return the call that each one follows.
+    """Return the call that each call follows.
 
-    That is the one before on its thread or, if another thread ended one since, that: the thread then waited
-    for the other, as the main thread does for autograd's. A thread most of whose calls would follow others
-    runs beside them, and follows only itself, unless the other thread waits for it in turn, as Python's does
-    for a thread of XLA that copies its input.
+    1. A call follows the one before on its thread or, if another thread has ended a call since, that call:
+       the thread then waited for the other one, as the main thread does for autograd's.
+    2. A thread with many such calls runs beside the others, and follows only itself.
+    3. But if the other thread waits for it in turn, as Python's does for a thread of XLA that copies its
+       input, it follows that thread after all.
     """
     count = len(start)
     order = np.lexsort((start, thread))
@@ -265,7 +266,7 @@ def predecessors(start: Ints, end: Ints, thread: Ints) -> Ints:
     other = (latest != NONE) & (thread[latest] != thread) & (end[latest] > own_end)
     calls = np.bincount(thread, minlength=1)
     share = np.bincount(thread[other], minlength=len(calls)) / np.maximum(calls, 1)
-    follows = other & ((share <= _MOST_HANDOVERS)[thread] | (previous == NONE))
+    follows = other & ((share <= _MAX_HANDOVER_SHARE)[thread] | (previous == NONE))
     beside = np.flatnonzero(other & ~follows & (following[latest] != NONE))
     for _, rows in rows_by_key(thread[beside], thread[latest[beside]]) if len(beside) else ():
         chosen = beside[rows]
@@ -285,7 +286,7 @@ def _work(timeline: Timeline, calls: HostCalls, owner: Ints, places: Places) -> 
     order = np.lexsort((operations.end[rows], operations.start[rows], stream))
     rows, stream, call = rows[order], stream[order], call[rows][order]
     work = operations.take(rows)
-    again = np.append(False, stream[1:] == stream[:-1])
+    again = ~begins_run(stream)
     grid = np.zeros(timeline.operation_count, np.int64)
     kernels = len(timeline.kernels)
     grid[:kernels] = timeline.kernels.grid @ _GRID_WEIGHTS
@@ -328,17 +329,18 @@ def _pieces(calls: HostCalls, processes: Ints, threads: Ints, places: Places, st
 
 
 _MIN_PAUSE_NS = 100_000
-"""In a shorter pause a host does not wait."""
+"""Minimum length of a pause in which a host may wait, in ns."""
 
 _MAX_GAP_NS = 20_000
-"""A call that begins so close to the moment at which the GPU runs dry has waited for it."""
+"""Maximum distance of a call from the moment at which the GPU runs dry, for a call that waited for it, in
+ns."""
 
-_FEWEST = 20
-_MOSTLY = 0.5
-"""A host keeps pace if so large a part of its long pauses ends exactly when the GPU runs dry."""
+_MIN_EXACT_PAUSES, _MIN_EXACT_SHARE = 20, 0.5
+"""Minimum number and share of long pauses that end when the GPU runs dry, for a host that keeps pace with
+it."""
 
-_REST = 0.25
-"""Maximum share of a pause after that moment for the pause of such a host to be a wait as well."""
+_MAX_LATE_SHARE = 0.25
+"""Maximum share of a pause after that moment for a wait of such a host."""
 
 
 class Pace(NamedTuple):
@@ -398,7 +400,7 @@ def _without_beginnings(pieces: HostPieces, time: dict[int, int]) -> HostPieces:
 
 
 def pace_of(calls: HostCalls, work: Work) -> Pace:
-    """Return what a host waits for in its long pauses; empty if it does not keep pace with its GPU."""
+    """Return the operations for which a host waits in its long pauses; empty if it does not keep pace."""
     launched = calls.start[work.call]
     order = np.argsort(launched, kind="stable")
     # The last to end among each operation and the operations launched before it.
@@ -412,8 +414,8 @@ def pace_of(calls: HostCalls, work: Work) -> Pace:
     pause, until_place = calls.start[long] - begin, reach[place] - begin
     late = pause - until_place
     exact = np.abs(late) <= _MAX_GAP_NS
-    if exact.sum() >= max(_FEWEST, _MOSTLY * len(long)):
-        waits = exact | ((late > 0) & (late <= _REST * pause))
+    if exact.sum() >= max(_MIN_EXACT_PAUSES, _MIN_EXACT_SHARE * len(long)):
+        waits = exact | ((late > 0) & (late <= _MAX_LATE_SHARE * pause))
     else:
         waits = np.zeros(len(long), bool)
         busy = np.flatnonzero(until_place > _MIN_PAUSE_NS)

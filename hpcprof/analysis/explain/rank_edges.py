@@ -1,13 +1,14 @@
-"""The edges of the graph inside one rank: what each moment of its host and its GPU waits for.
+"""The edges of the graph inside one rank: the dependencies between the moments of its host and its GPU.
 
-A node is the start or the end of a call or of an operation; an edge says that a node lies at least ``lag``
-after another. Waits that a profile does not record are inferred by the rules that the functions here state.
+A node is the start or the end of a call or of an operation; an edge says that a node lies at least ``lag`` ns
+after another. Waits that a profile does not record are inferred.
 """
 
 from bisect import bisect
 from dataclasses import dataclass
 from itertools import pairwise
 from operator import itemgetter
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,38 +17,39 @@ from hpcprof.analysis.account.host_activity import NONE
 from hpcprof.analysis.explain.edge_kinds import EdgeKind as EdgeKind
 from hpcprof.analysis.explain.rank_activity import HostCalls, RankActivity, Work
 from hpcprof.profiles.columns.joins import matches, pair_keys
+from hpcprof.profiles.columns.unique import ends_run
 from hpcprof.profiles.timeline import Category, Ints, SyncKind, Table, concatenate
 from hpcprof.profiles.waiting_calls import waits_for_device
 
 EARLIEST = -(1 << 60)
-"""The lag of an edge that nothing waits for."""
+"""The lag of an edge along which nothing waits."""
 
 _MAX_BACKLOG_NS = 50_000
 """Minimum time from its launch to the end of the work before it for an operation that queued."""
 
-_QUEUE = 1022
+_QUEUE_LENGTH = 1022
 """Maximum number of launches that a stream holds before they begin, measured on H100 and H200; a further
 launch waits."""
 
 _HELD_TIMES = 10
-"""Minimum ratio to the usual time for a launch that waits for its queue, where that is nearly full."""
+"""Minimum ratio of a launch to the usual one for a wait for its nearly full queue."""
 
 _BACKLOG_NS = 1_000_000
-"""Minimum delay of one of the first operations of a stream that shows the stream was busy before."""
+"""Minimum delay in ns of a first operation of a stream that was busy before the capture."""
 
-_FIRST_ROWS = 20
-"""Number of these first operations."""
+_FIRST_OPERATIONS = 20
+"""Number of operations at the begin of a stream that may show so."""
 
-_BLOCKING = 0.95
-"""Minimum share of launches, also of long operations, that last longer than what they launch, if all wait."""
+_MIN_BLOCKING_SHARE = 0.95
+"""Minimum share of launches that end after their operation, also among long ones, if all launches wait."""
 
 _LAUNCH_NS, _GAP_NS, _EVENT_NS, _RETURN_NS = 10_000, 1_500, 2_000, 5_000
-"""Default lags of a launch, on a stream, after an event and at the end of a wait, if none is measured."""
+"""Default lags in ns of a launch, on a stream, after an event and at the end of a wait."""
 
 
 @dataclass(frozen=True)
 class Edges(Table):
-    """Edges between nodes; ``row`` is the call or the operation whose time or whose turn the edge is."""
+    """Edges between nodes; ``row`` is the call or the operation to which an edge belongs."""
 
     source: Ints
     target: Ints
@@ -106,7 +108,7 @@ def _device_edges(calls: HostCalls, work: Work, events: Ints, node: Ints) -> tup
 
     ``node`` has the nodes of the starts of operations.
     """
-    # A call that takes long by itself, as one that loads a module, launches at its end.
+    # A call with long work of its own, such as the load of a module, launches at its end.
     time = (calls.end - calls.start)[work.call]
     usual = _median(time, 0)
     slow = (time > max(_HELD_TIMES * usual, _MAX_BACKLOG_NS)) & (work.start >= calls.end[work.call])
@@ -116,7 +118,7 @@ def _device_edges(calls: HostCalls, work: Work, events: Ints, node: Ints) -> tup
     np.maximum.at(signalled, target, work.end[source])
     launch, gap = np.zeros(len(work), np.int64), np.zeros(len(work), np.int64)
     ready = np.maximum(ahead, signalled)
-    # Copies from pageable memory start when the host has moved them to pinned memory, those to it at once.
+    # Copies differ by name: those from pageable memory start after the host has moved them to pinned memory.
     kind = np.where(work.category == Category.MEM, len(Category) + work.name, work.category)
     for number in np.unique(kind).tolist():
         is_kind = kind == number
@@ -135,7 +137,7 @@ def _device_edges(calls: HostCalls, work: Work, events: Ints, node: Ints) -> tup
     prompt, begins = np.cumsum(late <= _BACKLOG_NS), work.before == NONE
     earlier = np.append(0, prompt)[np.maximum.accumulate(np.where(begins, all_rows, 0))]
     first_step = (work.step == work.step.min(initial=0)) & (prompt == earlier)
-    # One that starts somewhat late moves with its launch: that of the first step may follow host work.
+    # A somewhat late one moves with its launch, which in the first step may follow host work.
     behind = (late > _BACKLOG_NS) & (begins | first_step) & (signalled == EARLIEST)
     late[behind] = 0
     first, prompt_rows = np.flatnonzero(behind), np.flatnonzero(~behind)
@@ -162,9 +164,9 @@ def _median(values: Ints, default: int) -> int:
 def _waiting_calls(calls: HostCalls, work: Work, waits: "WaitedWork", node: Ints) -> tuple[Edges, Ints, Ints]:
     """Return the edges of the calls that wait, the own time of every call, and the calls that waited.
 
-    A copy blocks its call if the call returns when the copy has ended. The own time of a call that waited is
-    that of the calls of the same name that did not; it returns after the usual lag of its name. A launch that
-    waits launches first, at the start of its operation.
+    A copy blocks its call if the call returns when the copy has ended. A call that waited has the own time of
+    calls of its name that did not, and returns after the usual lag of its name. A launch that waits has its
+    own time before the start of its operation.
     """
     blocking = _blocking_calls(calls, work)
     may_wait = np.flatnonzero(np.isin(calls.kind, (CallKind.WAIT, CallKind.FREE, CallKind.PAUSE)))
@@ -188,9 +190,9 @@ def _waiting_calls(calls: HostCalls, work: Work, waits: "WaitedWork", node: Ints
 
 
 def _needed_by_mpi(calls: HostCalls, blocking: Edges) -> Edges:
-    """Return the edges to calls of MPI from the work that their thread waited for just before.
+    """Return the edges to calls of MPI from the work for which their thread waited just before.
 
-    Data to send are there only then, even if the thread need not wait.
+    The data to send need that work, even where the thread itself would not have to wait.
     """
     mpi = np.flatnonzero(calls.kind == CallKind.MPI)
     # Calls are sorted by start; so are those of a thread.
@@ -207,8 +209,8 @@ def _needed_by_mpi(calls: HostCalls, blocking: Edges) -> Edges:
 def _full_queues(calls: HostCalls, work: Work, call_time: Ints, node: Ints) -> Edges:
     """Return the edges of launches that wait for room in the queue of their stream; shorten their own time.
 
-    A launch returns when the operation one queue length of launches before it has begun. Without a launch
-    that took long while the queue was nearly full, no queue was full.
+    A launch returns when the operation `_QUEUE_LENGTH` launches before it has begun. A queue was full only if
+    a launch took long while the queue was nearly full.
     """
     edges = [Edges.empty()]
     usual = _median(call_time[calls.kind == CallKind.LAUNCH], _RETURN_NS)
@@ -217,44 +219,57 @@ def _full_queues(calls: HostCalls, work: Work, call_time: Ints, node: Ints) -> E
         call = work.call[rows]
         begun = np.searchsorted(work.start[rows], calls.end[call], side="right")
         ahead = np.arange(len(rows)) - begun
-        # Before the capture, others may have been launched that are not known.
-        waited = work.start[rows[:_FIRST_ROWS]] - calls.start[call[:_FIRST_ROWS]]
+        # Launches before the capture are unknown.
+        waited = work.start[rows[:_FIRST_OPERATIONS]] - calls.start[call[:_FIRST_OPERATIONS]]
         backlog = bool(np.any(waited > _BACKLOG_NS))
         queues = np.isin(calls.kind[call], (CallKind.LAUNCH, CallKind.COPY))
         long = queues & (call_time[call] > max(_HELD_TIMES * usual, _MAX_BACKLOG_NS))
         long &= begun > 0
-        held = np.flatnonzero(long & (ahead >= (_QUEUE // 8 if backlog else _QUEUE // 2)))
+        held = np.flatnonzero(long & (ahead >= (_QUEUE_LENGTH // 8 if backlog else _QUEUE_LENGTH // 2)))
         if not len(held):
             continue
         call_time[call[held]] = usual
         freeing = begun[held] - 1
         lag = np.maximum(calls.end[call[held]] - work.start[rows[freeing]], 0)
         edges.append(edges_of(node[rows[freeing]], 2 * call[held] + 1, lag, EdgeKind.WAIT, call[held]))
-        late = np.setdiff1d(np.arange(_QUEUE, len(rows)), held)
+        late = np.setdiff1d(np.arange(_QUEUE_LENGTH, len(rows)), held)
         waits = call[late]
         room = np.full(len(late), _RETURN_NS)
-        edges.append(edges_of(node[rows[late - _QUEUE]], 2 * waits + 1, room, EdgeKind.WAIT, waits))
+        edges.append(edges_of(node[rows[late - _QUEUE_LENGTH]], 2 * waits + 1, room, EdgeKind.WAIT, waits))
     return concatenate(Edges, edges)
 
 
 def _blocking_calls(calls: HostCalls, work: Work) -> Ints:
-    """Return the calls that return with the end of what they start, and the operation; shape (n, 2).
+    """Return the calls that return when their operation ends, and the operation; shape (n, 2).
 
-    Copies return some µs before. Launches return so if nearly all do (`_BLOCKING`), as with
-    ``CUDA_LAUNCH_BLOCKING=1``: a single one may last longer than a short operation anyway.
+    Copies return some µs before. Launches count only if nearly all wait (`_MIN_BLOCKING_SHARE`), as with
+    ``CUDA_LAUNCH_BLOCKING=1``: a single one may last longer than a short operation without waiting.
     """
     kind, end, time = calls.kind[work.call], calls.end[work.call], work.end - work.start
     copies, launches = (work.category == Category.MEM) & (kind == CallKind.COPY), kind == CallKind.LAUNCH
     almost = work.end - np.where(copies, np.minimum(ODD_NS, time // 2), 0)
     held, long = (end >= almost) & (work.start < end), launches & (time > ODD_NS)
-    if np.count_nonzero(long) >= _FIRST_ROWS and min(held[launches].mean(), held[long].mean()) >= _BLOCKING:
+    if (
+        np.count_nonzero(long) >= _FIRST_OPERATIONS
+        and min(held[launches].mean(), held[long].mean()) >= _MIN_BLOCKING_SHARE
+    ):
         copies |= launches
     rows = np.flatnonzero(copies & held)
     return np.column_stack((work.call[rows], rows))
 
 
 ODD_NS = 10_000
-"""Minimum unexplained delay of an operation that the replay keeps; its cause is unknown."""
+"""Minimum unexplained delay of an operation that the replay keeps, in ns; its cause is unknown."""
+
+
+class _RecordedWait(NamedTuple):
+    """The record of a wait, with the stream (``source``) and the call that recorded the event."""
+
+    kind: int
+    device: int
+    stream: int
+    source: int
+    recorder: int
 
 
 class WaitedWork:
@@ -282,15 +297,16 @@ class WaitedWork:
         correlation = activity.timeline.calls.correlation[self.calls.row[on_gpu]]
         self._of_correlation = dict(zip(correlation.tolist(), on_gpu.tolist(), strict=True))
 
-        # An event is recorded before the wait for it, so what its stream had to wait for is known by then.
-        for call, (kind, device, stream, source, record) in sorted(self._recorded_waits.items()):
+        # In order of the calls: an event is recorded before the wait for it.
+        for call, wait in sorted(self._recorded_waits.items()):
             moment = int(self.calls.start[call])
-            recorded = self._record_time(record, moment)
-            if kind == SyncKind.STREAM_WAIT and recorded < moment:
-                source_gpu = self._recording(device, stream, source, recorded)
-                last = self._find_last_given(device, stream, moment)
-                source_work = self._find_last_given(source_gpu, source, recorded)
-                passed_on = self._passed_on.setdefault((device, stream), [])
+            recorded = self._record_time(wait, moment)
+            if wait.kind == SyncKind.STREAM_WAIT and recorded < moment:
+                last = self._find_last_given(wait.device, wait.stream, moment)
+                source_work = self._find_last_given(
+                    self._source_device(wait, recorded), wait.source, recorded
+                )
+                passed_on = self._passed_on.setdefault((wait.device, wait.stream), [])
                 passed_on.append((moment, self._latest_operations([*last, *source_work])))
 
     def _stream_number(self, device: int, stream: int) -> int | None:
@@ -299,10 +315,10 @@ class WaitedWork:
         return self._stream.get((device, stream), alone)
 
     def _find_last_given(self, device: int, stream: int, moment: int) -> list[int]:
-        """Return the operations that end last of the work that a stream was given before a moment.
+        """Return the last operations that a stream had to execute or await before a moment.
 
         These are the last operation on it and its waits since then: an event on a stream without work of its
-        own passes on the waits of that stream. The last operation of each stream is enough.
+        own passes on the waits of that stream. The last operation of each awaited stream is enough.
         """
         number = self._stream_number(device, stream)
         last_work = [] if number is None else self._last_on_stream(number, moment)
@@ -330,22 +346,23 @@ class WaitedWork:
         streams = (stream for stream, its_device in enumerate(self._devices) if its_device in chosen)
         return [row for stream in streams for row in self._last_on_stream(stream, moment)]
 
-    def _recording(self, device: int, stream: int, source: int, moment: int) -> int:
-        """Return the device of the stream that a stream waits for, which profiles do not say.
+    def _source_device(self, wait: _RecordedWait, moment: int) -> int:
+        """Return the device of the stream that recorded the event of a wait, which profiles do not tell.
 
-        It is the same device, but a stream does not wait for itself: then it is another one that has a stream
-        of this number. That is the one that was last given work, since an event is recorded after it.
+        It is the device of the waiting stream unless both streams have one number, as no stream waits for
+        itself. Then it is the other device with a stream of this number that was last given work: events are
+        recorded after work.
         """
-        if source != stream:
-            return device
+        if wait.source != wait.stream:
+            return wait.device
         launched = {
-            device_of_stream: int(self.calls.start[self.work.call[last[0]]])
-            for (device_of_stream, event), number in self._stream.items()
-            if event == source
-            and device_of_stream != device
+            device: int(self.calls.start[self.work.call[last[0]]])
+            for (device, stream), number in self._stream.items()
+            if stream == wait.source
+            and device != wait.device
             and (last := self._last_on_stream(number, moment))
         }
-        return max(launched, key=launched.__getitem__, default=device)
+        return max(launched, key=launched.__getitem__, default=wait.device)
 
     def _find_last_ended_inside(self, call: int) -> list[int]:
         """Return the operation that ended last while a call was executed: what an unknown wait waited for."""
@@ -366,47 +383,44 @@ class WaitedWork:
 
     def _of_call(self, call: int) -> list[int]:
         moment = int(self.calls.start[call])
-        record_of = self._recorded_waits.get(call)
-        if record_of is None and int(self.calls.name[call]) in self._device_waits:
+        wait = self._recorded_waits.get(call)
+        if wait is None and int(self.calls.name[call]) in self._device_waits:
             return self._last_on_streams(moment, self._devices[0])
-        if self.calls.kind[call] == CallKind.FREE or (record_of and record_of[0] == SyncKind.DEVICE):
-            return self._last_on_streams(moment, record_of[1] if record_of else None)
-        if record_of is None or record_of[0] not in (SyncKind.STREAM, SyncKind.EVENT):
+        if self.calls.kind[call] == CallKind.FREE or (wait and wait.kind == SyncKind.DEVICE):
+            return self._last_on_streams(moment, wait.device if wait else None)
+        if wait is None or wait.kind not in (SyncKind.STREAM, SyncKind.EVENT):
             self.inferred += 1
             return self._find_last_ended_inside(call)
-        _, device, stream, source, record = record_of
-        if record_of[0] == SyncKind.STREAM:
-            return self._find_last_given(device, stream, moment)
-        return self._find_last_given(device, source, self._record_time(record, moment))
+        if wait.kind == SyncKind.STREAM:
+            return self._find_last_given(wait.device, wait.stream, moment)
+        return self._find_last_given(wait.device, wait.source, self._record_time(wait, moment))
 
-    def _record_time(self, record: int, otherwise: int) -> int:
-        call = self._of_correlation.get(record)
+    def _record_time(self, wait: _RecordedWait, otherwise: int) -> int:
+        call = self._of_correlation.get(wait.recorder)
         return otherwise if call is None else int(self.calls.start[call])
 
     def of_streams(self) -> Ints:
-        """Return the pairs of operations of which the second waits for the first by an event, shape (n, 2).
+        """Return the pairs of operations whose second one waits for the first by an event, shape (n, 2).
 
-        A wait holds for the next operation that is launched on the waiting stream. If the profile does not
-        record the event, the waiting stream is that of the operation launched next, and the event the one
-        recorded last, after the last operation that was launched on another stream. If it records no wait of
-        a stream at all, an operation waited for what ended on another stream just before it began.
+        1. A recorded wait holds for the next operation that is launched on the waiting stream.
+        2. If the event is not recorded, the waiting stream is that of the operation launched next. The event
+           is the one recorded last, after the last operation that was launched on another stream.
+        3. If no wait of a stream is recorded at all, an operation waited for the operation of another stream
+           that ended just before it began.
         """
         waiting = np.flatnonzero(self.calls.kind == CallKind.STREAM_WAIT).tolist()
         pairs = [pair for call in waiting for pair in self._of_wait(call)]
         waits = np.array(pairs, np.int64).reshape(-1, 2) if waiting else self._probable_source()
-        # The last operation of a stream decides.
+        # The last operation of each stream decides.
         order = np.lexsort((self.work.end[waits[:, 0]], self.work.stream[waits[:, 0]], waits[:, 1]))
         waits = waits[order]
-        is_repeat = (waits[1:, 1] == waits[:-1, 1]) & (
-            self.work.stream[waits[1:, 0]] == self.work.stream[waits[:-1, 0]]
-        )
-        # An event that was recorded after the wait cannot be the one.
-        waits = waits[np.append(~is_repeat, True)[: len(waits)]]
+        waits = waits[ends_run(waits[:, 1], self.work.stream[waits[:, 0]])]
+        # An operation that ends after the begin of the waiting one cannot be its source.
         possible: Ints = waits[self.work.end[waits[:, 0]] <= self.work.start[waits[:, 1]] + ODD_NS]
         return possible
 
     def _probable_source(self) -> Ints:
-        """Return what ended on another stream just before an operation that was launched long ago."""
+        """Return the operations of other streams that ended just before one that was launched long ago."""
         work = self.work
         last = np.searchsorted(work.end[self._by_end], work.start, side="right") - 1
         # The operation before it on its own stream may explain when it began.
@@ -420,26 +434,23 @@ class WaitedWork:
         return np.column_stack((source[is_plausible], late[is_plausible]))
 
     def _of_wait(self, call: int) -> list[tuple[int, int]]:
-        recorded_wait = self._recorded_waits.get(call)
+        wait = self._recorded_waits.get(call)
         moment = int(self.calls.start[call])
-        if recorded_wait is None:
+        if wait is None:
             self.inferred += 1
-            return self._inferred_wait(call, moment)
-        _, device, stream, source, record = recorded_wait
-        waiting = self._stream_number(device, stream)
+            return self._inferred_wait(moment)
+        waiting = self._stream_number(wait.device, wait.stream)
         if waiting is None:
             return []
         place = int(np.searchsorted(self._launched[waiting], moment))
         if place == len(self._by_launch[waiting]):
             return []
         target = int(self._by_launch[waiting][place])
-        recorded = self._record_time(record, moment)
-        signalling = self._find_last_given(
-            self._recording(device, stream, source, recorded), source, recorded
-        )
+        recorded = self._record_time(wait, moment)
+        signalling = self._find_last_given(self._source_device(wait, recorded), wait.source, recorded)
         return [(row, target) for row in signalling if self.work.stream[row] != waiting]
 
-    def _inferred_wait(self, call: int, moment: int) -> list[tuple[int, int]]:
+    def _inferred_wait(self, moment: int) -> list[tuple[int, int]]:
         after = [
             rows[place]
             for rows, launched in zip(self._by_launch, self._launched, strict=True)
@@ -461,16 +472,13 @@ class WaitedWork:
         return [(max(other_streams, key=lambda row: int(self.calls.start[self.work.call[row]])), int(target))]
 
 
-def _recorded_waits(activity: RankActivity) -> dict[int, tuple[int, int, int, int, int]]:
-    """Return what the profile records of each waiting call.
-
-    That is the kind, the device, the stream, and the stream and the call that recorded the event.
-    """
+def _recorded_waits(activity: RankActivity) -> dict[int, _RecordedWait]:
+    """Return the profile's record of each waiting call that has one."""
     table, calls = activity.timeline.synchronizations, activity.timeline.calls
     rows = np.flatnonzero(np.isin(activity.calls.kind, (CallKind.WAIT, CallKind.STREAM_WAIT, CallKind.FREE)))
     row = activity.calls.row[rows]
     ours, theirs = pair_keys((calls.process[row], calls.correlation[row]), (table.process, table.correlation))
     call, match = matches(ours, theirs)
     columns = (table.kind, table.device, table.stream, table.source_stream, table.source_correlation)
-    values = zip(*(column[match].tolist() for column in columns), strict=True)
-    return dict(zip(rows[call].tolist(), values, strict=True))
+    waits = map(_RecordedWait, *(column[match].tolist() for column in columns))
+    return dict(zip(rows[call].tolist(), waits, strict=True))

@@ -1,8 +1,8 @@
-"""The ranks of a large run that are replayed: those that others wait for, and ranks that stand for the rest.
+"""The ranks of a large run to replay: the most awaited ones, and an even sample of the others.
 
 A replay needs the ranks that exchange data with each other in small groups, such as the tensor group and the
-pipeline of a model, as a whole. Larger groups are cut: a replay only keeps the time at which the last of the
-ranks that are left out arrived.
+pipeline of a model, as a whole. Larger groups are cut: for the ranks that are left out, a replay only keeps
+the time at which the last of them arrived.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +13,7 @@ from hpcprof.analysis.collectives.matches import MESSAGE, Arrivals, Matches
 from hpcprof.profiles.timeline import Floats, Ints, Mask
 
 MOST_RANKS = 128
-"""Maximum number of replayed ranks; a graph of more takes longer, and its other ranks resemble these."""
+"""Maximum number of replayed ranks; the time grows with them, and the others resemble these."""
 
 _MIN_PARTS = 4
 """Minimum number of parts in a replay: a part has at most the replayed ranks divided by this."""
@@ -27,10 +27,10 @@ def replayed_ranks(
 ) -> tuple[int, ...]:
     """Return the ranks to replay, in ascending order.
 
-    Half of them are in the parts of the run that others wait for most, and half in parts at equal distances.
+    Half of them are in the most awaited parts of the run, and half in parts at equal distances.
     ``ranks``, in ascending order, have a timeline; if they are no more than ``most``, all are replayed.
     ``arrivals`` yields the arrivals of all ranks, some communicators at a time, and is not read in that case.
-    ``delays`` is how long others waited in MPI for each rank, in ns.
+    ``delays`` is the time that others waited in MPI for each rank, in ns.
     """
     if len(ranks) <= most:
         return tuple(ranks)
@@ -60,7 +60,7 @@ def matches_among(matches: Matches, ranks: Sequence[int]) -> Matches:
 
 
 def waits_caused(ranks: Ints, arrivals: Arrivals) -> Floats:
-    """Return how long others waited while each rank was the last to arrive, in ns; shape (ranks,)."""
+    """Return the time that others waited while each rank was the last to arrive, in ns; shape (ranks,)."""
     place, inside = _places(ranks, arrivals.last)
     return np.bincount(place[inside], arrivals.waited[inside], len(ranks)).astype(float)
 

@@ -24,20 +24,20 @@ from hpcprof.profiles.timeline import Category, Floats, Ints, Mask
 if TYPE_CHECKING:
     from hpcprof.analysis.explain.replay import Replay, Times
 
-_MIN_LONG_NS = 100_000
-_LONG_TIMES = 10
+_MIN_LONG_NS, _LONG_TIMES = 100_000, 10
+"""Minimum time of a long pause or call in ns, and over the rank's median."""
+
 _SURELY_LONG_NS = 2_000_000
-"""Launches do not lie so far apart by themselves, however few a step has."""
+"""Time in ns above which a pause or call is long, whatever the rank's median."""
 
 _CALL_NS = 5_000
-"""The time left of a call that no longer waits or allocates."""
+"""Remaining time of a call that no longer waits or allocates, in ns."""
 
-
-_OTHER_CAUSES = (*ALLOCATING, CallKind.MPI)
-"""Calls whose time is a cause of its own."""
+_SEPARATE_CALLS = (*ALLOCATING, CallKind.MPI)
+"""Kinds of calls with causes of their own."""
 
 _MAX_USUAL_SHARE, _MAX_QUARTILE_RATIO = 0.45, 1.05
-"""Maximum share of usual steps, and maximum ratio to its first quartile of a usual one, where a time varies.
+"""Maximum share of usual steps of a time that varies, and maximum ratio of a usual one to the quartile.
 
 If two ranks are late in turn, one is as usual in each step.
 """
@@ -51,7 +51,7 @@ class Removals:
 
     @cached_property
     def edge_of_call(self) -> dict[EdgeKind, Ints]:
-        """The edges of each call: along one its thread comes to it, along the other it takes its own time."""
+        """The edges of each call by kind: from the call before (`HOST`), and for its own time (`CALL`)."""
         edges = {}
         for kind in (EdgeKind.HOST, EdgeKind.CALL):
             rows = np.flatnonzero(self.graph.edges.kind == kind)
@@ -62,9 +62,9 @@ class Removals:
 
     @cached_property
     def long_gap(self) -> Mask:
-        """The calls that a thread reaches only after doing something else for long, for its rank.
+        """Mask of the calls after a pause of the thread that is long for its rank.
 
-        In a place that launches no kernels that is any time: there it is not what launching them takes.
+        In a place that launches no kernels, any pause is long: it is no part of launching them.
         """
         calls, work = self.graph.calls, self.graph.work
         launches = np.zeros(len(self.graph.places) + 1, bool)
@@ -76,12 +76,12 @@ class Removals:
 
     @cached_property
     def long_call(self) -> Mask:
-        """The calls that take long by themselves, for their rank, except those of causes of their own."""
-        return self._long_pieces(self.call_times) & ~np.isin(self.graph.calls.kind, _OTHER_CAUSES)
+        """Mask of the calls whose own time is long for their rank, except `_SEPARATE_CALLS`."""
+        return self._long_pieces(self.call_times) & ~np.isin(self.graph.calls.kind, _SEPARATE_CALLS)
 
     @cached_property
     def call_times(self) -> Ints:
-        """The own time of each call as it was measured, without what it waited."""
+        """The own time of each call as it was measured, without its wait, in ns."""
         return self.graph.edges.lag[self.edge_of_call[EdgeKind.CALL]]
 
     def _long_pieces(self, time: Ints) -> Mask:
@@ -94,7 +94,7 @@ class Removals:
 
     @cached_property
     def with_host(self) -> Mask:
-        """Operations that are copies between host and device, or may be: not those within a device."""
+        """Mask of the copies that are, or may be, between host and device."""
         work = self.graph.work
         copies: Mask = (work.category == Category.MEM) & (work.host_memory != HostMemory.NONE)
         return copies
@@ -106,12 +106,12 @@ class Removals:
         return np.array([*(is_inside(text, place) for text in self.graph.places), place == OUTSIDE])
 
     def pauses(self, times: Times, place: str) -> Times:
-        """Take out what takes the host long in a place: between two calls, or in one that does not wait."""
+        """Remove the long pauses between calls in a place, and shorten its long calls."""
         calls = np.flatnonzero(self.long_call & self.inside(place)[self.graph.calls.place])
         return self.call_time(self.host_time(times, place, long=True), calls)
 
     def host_time(self, times: Times, place: str, *, long: bool | None = None, factor: float = 0.0) -> Times:
-        """Scale what threads do in a place between calls; ``long`` chooses the long times or the others."""
+        """Scale the host time between calls in a place; ``long`` chooses the long pauses or the others."""
         pieces = self.graph.pieces
         chosen = self.inside(place)[pieces.place]
         if long is not None:
@@ -192,7 +192,7 @@ class Removals:
         return scaled.with_alone(alone)
 
     def late_host(self, times: Times, rank: int) -> Times:
-        """Give a rank the host times of the median of the other ranks, by step and place."""
+        """Give a rank the median host times of the other ranks, by step and place."""
         return self._less_host(times, *self.host_excess(times, rank))
 
     def _less_host(self, times: Times, in_calls: Floats, between: Floats) -> Times:
@@ -201,36 +201,36 @@ class Removals:
         return self.less_between(shorter, between)
 
     def host_excess(self, times: Times, rank: int) -> tuple[Floats, Floats]:
-        """Return by how much each call and each piece of host time of a rank is longer than on the others."""
+        """Return the excess over the other ranks of each call and each piece of a rank's host time, in ns."""
         return self._excess(times, lambda shares: _ratio_to_others(shares, rank, self.graph.stage))
 
     def in_turn_host(self, times: Times) -> Times:
-        """Take from each rank the host time that it takes in single steps only, and others do not."""
+        """Remove each rank's excess host time of single steps."""
         return self._less_host(times, *self.in_turn_excess(times))
 
     def in_turn_excess(self, times: Times) -> tuple[Floats, Floats]:
-        """Return what `in_turn_host` takes from each call and each piece of host time."""
+        """Return the excess of single steps in each call and each piece of host time, in ns."""
         return self._excess(times, lambda shares: _ratio_to_usual(shares, self.graph.stage))
 
     def _excess(self, times: Times, ratio: Callable[[_Shares], Floats]) -> tuple[Floats, Floats]:
-        """Return what a ratio of the shares of host times takes from each call and each piece.
+        """Return the excess of each call and each piece of host time, from a function of factors, in ns.
 
-        Allocations and MPI are left out: they are causes of their own.
+        Allocations and calls of MPI have none: they have causes of their own.
         """
         calls, pieces, rank = self.graph.calls, self.graph.pieces, self.graph.call_rank
         call_times = times.lag[self.edge_of_call[EdgeKind.CALL]].astype(float)
-        in_calls = np.where(np.isin(calls.kind, _OTHER_CAUSES), 0.0, call_times)
+        in_calls = np.where(np.isin(calls.kind, _SEPARATE_CALLS), 0.0, call_times)
         between, step, ranks = pieces.length.astype(float), calls.step[pieces.call], len(self.graph.ranks)
         by_call = _Shares.of(calls.step, calls.place, (), rank, in_calls, ranks)
         by_piece = _Shares.of(step, pieces.place, (), rank[pieces.call], between, ranks)
         return in_calls * (1 - ratio(by_call)), between * (1 - ratio(by_piece))
 
     def in_turn_gpu(self, times: Times) -> Times:
-        """Take from each rank the compute that it has in single steps only, or give all ranks as much."""
+        """Remove excess compute of single steps; where compute varies, give all ranks the mean."""
         return self._scaled_compute(times, lambda shares: _ratio_to_equal(shares, self.graph.stage))
 
     def late_gpu(self, times: Times, rank: int) -> Times:
-        """Give a rank the compute times of the median of the other ranks, by step, place, kernel and grid."""
+        """Give a rank the median compute times of the other ranks, by step, place, kernel and grid."""
         return self._scaled_compute(times, lambda shares: _ratio_to_others(shares, rank, self.graph.stage))
 
     def _scaled_compute(self, times: Times, ratio: Callable[[_Shares], Floats]) -> Times:
@@ -244,10 +244,10 @@ class Removals:
 
 @dataclass(frozen=True)
 class _Shares:
-    """Time of rows by step, place and, finer, by what they do there; ``finer`` may be empty.
+    """The times of rows in cells of equal work: step, place and, for kernels, name and grid.
 
-    ``cells`` has the step, the place and what else tells groups apart, and ``group`` the cell of each row.
-    ``around`` numbers the places, and ``step`` the steps, of the cells.
+    ``cells`` has the keys of each cell, with the step and the place first, and ``group`` the cell of each
+    row. ``around`` is the number of each cell's place, and ``step`` that of its step.
     """
 
     rank: Ints
@@ -262,7 +262,7 @@ class _Shares:
     def of(
         cls, step: Ints, place: Ints, finer: tuple[Ints, ...], rank: Ints, time: Floats, ranks: int
     ) -> _Shares:
-        """Return the shares; all arrays have shape (n,)."""
+        """Return the shares; ``finer`` has further keys of the cells. All arrays have shape (n,)."""
         cells, group = numbered_rows(step, place, *finer)
         return cls(rank, time, cells, group, numbered(cells[:, 1])[1], numbered(cells[:, 0])[1], ranks)
 
@@ -276,10 +276,10 @@ class _Shares:
         return sums_by((places, steps, *total.shape[1:]), (self.around, self.step), total)
 
     def shortened(self, total: Floats, more: Floats, most: Floats) -> Floats:
-        """Return the factor of each row's time where cells take ``more`` than is usual.
+        """Return the factor of each cell's time ``total`` that removes its excess ``more``.
 
-        All of a place in a step has at most ``most`` to lose, shape (places, steps, …): other shapes have
-        kernels of their own, and what is more of one kind may be less of another.
+        A place loses at most ``most`` in a step, shape (places, steps, …): with other input shapes, more of
+        one kernel may be less of another.
         """
         longer = self.of_places(more)
         part = quotient(most, longer).clip(max=1.0)
@@ -288,10 +288,9 @@ class _Shares:
 
 
 def _ratio_to_others(shares: _Shares, late: int, stage: Ints) -> Floats:
-    """Return the factor that gives each row of a rank the time that its peers take for the same.
+    """Return the factor that gives each row of a late rank the median time of its peers in the same cell.
 
-    The time of the peers is the median over them, in each step. A rank that takes less in other steps is late
-    by the rest only.
+    A rank that regains some of its excess in other steps is late only by the difference.
     """
     total = shares.total()
     usual = np.median(total[:, peers(late, stage)], axis=1)
@@ -306,35 +305,37 @@ def _ratio_to_others(shares: _Shares, late: int, stage: Ints) -> Floats:
 
 
 def _ratio_to_usual(shares: _Shares, stage: Ints) -> Floats:
-    """Return the factor that gives each row the time that is usual for the same, unless it takes less.
+    """Return the factor that limits each row to the usual time of its cell.
 
-    Usual is what the rank takes in a quarter of its steps or, if that is longer, what half of its peers take
-    in the same step. So a rank that is late in every step stays late.
+    The usual time is the first quartile of the rank's steps or, if longer, the median of its peers in the
+    same step. A rank that is late in every step stays late.
     """
     if not len(shares.time):
         return shares.time
     total = shares.total()
     time_of_places = shares.of_places(total)
-    usual = np.maximum(_quarter(time_of_places), _half(time_of_places, stage))
+    usual = np.maximum(_first_quartile(time_of_places), _peer_median(time_of_places, stage))
     # The cells of a kind, over all steps.
     _, kind = numbered_rows(*shares.cells.T[1:])
     by_step = np.zeros((int(kind.max()) + 1, time_of_places.shape[1], shares.ranks))
     by_step[kind, shares.step] = total
-    limit = np.maximum(_quarter(by_step)[kind, 0], _half(total, stage))
+    limit = np.maximum(_first_quartile(by_step)[kind, 0], _peer_median(total, stage))
     more = (total - limit).clip(min=0)
     return shares.shortened(total, more, (time_of_places - usual).clip(min=0))[shares.group, shares.rank]
 
 
 def _ratio_to_equal(shares: _Shares, stage: Ints) -> Floats:
-    """Return the factor that gives each row's rank the mean of its peers in places whose time varies.
+    """Return the factor that gives each rank the mean of its peers in places whose time varies.
 
-    Sequences of other lengths make it vary: no time is usual. Elsewhere it is that of `_ratio_to_usual`.
+    With sequences of varying lengths no time is usual. Elsewhere the factor is that of `_ratio_to_usual`.
     """
     usual = _ratio_to_usual(shares, stage)
     if not len(usual):
         return usual
     time_of_places = shares.of_places(shares.total())
-    usually = np.mean(time_of_places <= _MAX_QUARTILE_RATIO * _quarter(time_of_places), axis=1, keepdims=True)
+    usually = np.mean(
+        time_of_places <= _MAX_QUARTILE_RATIO * _first_quartile(time_of_places), axis=1, keepdims=True
+    )
     varies = (_of_peers(usually, stage, np.mean) < _MAX_USUAL_SHARE) & (time_of_places > 0)
     equal = np.divide(
         _of_peers(time_of_places, stage, np.mean),
@@ -346,11 +347,11 @@ def _ratio_to_equal(shares: _Shares, stage: Ints) -> Floats:
     return np.where(np.isnan(ratio), usual, ratio)
 
 
-def _quarter(total: Floats) -> Floats:
+def _first_quartile(total: Floats) -> Floats:
     return np.quantile(total, 0.25, axis=1, keepdims=True, method="lower")
 
 
-def _half(total: Floats, stage: Ints) -> Floats:
+def _peer_median(total: Floats, stage: Ints) -> Floats:
     return _of_peers(
         total,
         stage,
@@ -368,7 +369,7 @@ def _of_peers(total: Floats, stage: Ints, statistic: Callable[..., Floats]) -> F
 
 
 def peers(rank: int, stage: Ints) -> Ints:
-    """Return the ranks to compare a rank with: those of its stage of a pipeline, without any all others."""
+    """Return the ranks to compare with a rank: the others of its stage or, if there are none, all others."""
     all_ranks = np.arange(len(stage))
     is_peer = (stage == stage[rank]) & (all_ranks != rank)
     return all_ranks[is_peer] if is_peer.any() else np.delete(all_ranks, rank)

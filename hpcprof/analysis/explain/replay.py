@@ -1,8 +1,10 @@
-"""Replays a run: when everything would happen if the times on the edges of its graph were others.
+"""Replays a run: the time of each node of its graph with other times on the edges.
 
-A kernel beside communication is slower than alone. By how much is estimated inside the profile, from kernels
-of one name and grid with and without communication beside them. A changed run has other kernels beside its
-communication, so the replay is repeated with the times that follow from the one before.
+1. A node happens as soon as every edge that leads to it allows: the longest path from node 0.
+2. A kernel beside communication is slower than alone. Its slowdown is estimated from the kernels of its name
+   and grid in the profile, with and without communication beside them.
+3. A changed run has other kernels beside its communication, so the replay is repeated `_ROUNDS` times, each
+   with the overlap of the replay before.
 """
 
 from __future__ import annotations
@@ -18,22 +20,28 @@ from hpcprof.analysis.account.host_activity import NONE, at
 from hpcprof.analysis.explain.rank_edges import EARLIEST, EdgeKind
 from hpcprof.analysis.explain.run_graph import RunGraph
 from hpcprof.analysis.statistics.grouped import quotient
-from hpcprof.profiles.columns.unique import in_ranges, numbered_rows
+from hpcprof.profiles.columns.unique import begins_run, in_ranges, numbered_rows
 from hpcprof.profiles.timeline import Category, Floats, Ints, Mask
 
-_ROUNDS = 4
-_FEWEST_ENDS = 3
-"""The fewest steps that show whether they begin ahead of each other."""
+_ROUNDS, _DAMPING_FACTOR = 4, 0.6
+"""Number of replays with slowed kernels, and share of the change of their times that each one takes over."""
 
-_DAMPING_FACTOR = 0.6
-_MIN_ALONE_SHARE, _MIN_OVERLAP_SHARE = 0.05, 0.95
-_FEWEST = 3
-_MOST_SLOWDOWN = 3.0
+_MIN_STEPS = 3
+"""Minimum number of steps to see whether steps begin ahead of the work of those before."""
+
+_MAX_ALONE_OVERLAP, _MIN_OVERLAP_SHARE = 0.05, 0.95
+"""Maximum share of communication beside a kernel that runs alone, and minimum share for an overlapped one."""
+
+_MIN_KERNELS = 3
+"""Minimum number of kernels of a kind, alone and overlapped each, for its slowdown."""
+
+_MAX_SLOWDOWN = 3.0
+"""Maximum ratio of the time of a kernel beside communication to its time alone."""
 
 
 @dataclass(frozen=True)
 class Times:
-    """The times of a run that a replay takes."""
+    """The times of a run for a replay."""
 
     lag: Ints
     """Shape (edges,)."""
@@ -43,11 +51,11 @@ class Times:
     """True if communication slows the kernels beside it."""
 
     def with_alone(self, alone: Floats) -> Times:
-        """Return the times with others of the operations."""
+        """Return the times with other times of the operations."""
         return replace(self, alone=alone)
 
     def without_work(self, rows: Ints) -> Times:
-        """Return the times in which some operations take none."""
+        """Return the times with no time for some operations."""
         alone = self.alone.copy()
         alone[rows] = 0
         return self.with_alone(alone)
@@ -65,31 +73,31 @@ class Times:
 
 @dataclass(frozen=True)
 class _Plan:
-    """The order in which nodes follow from each other.
+    """The order of the computation of the nodes.
 
-    Only a node that several edges lead to has to be looked at by itself. The others, four of five in a
-    profile, follow the first node or such a one, their *base*, by the sum of the lags between them.
+    Four of five nodes in a profile have a single incoming edge. They follow their *base*, the nearest node
+    before them with several incoming edges or none, by the sum of the lags between: a cumulative sum over an
+    Euler tour of the tree of each base. Only the bases have to be computed one after another. Nodes are given
+    by their position in the order of the graph.
     """
 
     node: Ints
     single: Ints
-    """The nodes that one edge leads to, by position in the order, and that edge; shape (n,)."""
+    """The nodes with a single incoming edge, and that edge; shape (n,)."""
     enter: Ints
     leave: Ints
-    """The moments at which a walk around the trees of these nodes enters each node, and leaves it, also the
-    bases; shape (nodes,).
-    """
+    """The positions in the Euler tour at which it enters and leaves each node; shape (nodes,)."""
     base: Ints
-    """The number of each node's base; by position in the order; shape (nodes,)."""
+    """The number of each node's base; shape (nodes,)."""
     edge: Ints
     source: Ints
-    """The first edges that lead to the bases but the first one, and where these begin."""
+    """The first incoming edge of each base but the first one, and the node where it begins."""
     other: Ints
     other_source: Ints
-    """The same for the other edges."""
+    """The further incoming edges of the bases, and the nodes where they begin."""
     steps: list[tuple[int, list[tuple[int, int]]]]
-    """For each base but the first one, the base before its first edge, and for the others the bases before
-    them and their places in ``other``.
+    """For each base but the first one, the base of the source of its first edge, and a list of further edges:
+    the base of the source and the position in ``other``.
     """
 
     @classmethod
@@ -100,39 +108,41 @@ class _Plan:
         position[graph.order] = np.arange(nodes)
         target, source = position[graph.edges.target], position[graph.edges.source]
         # The edges are sorted by target, and every node but the first has some.
-        is_first = np.append(True, target[1:] != target[:-1])[: len(target)]
+        is_first = begins_run(target)
         is_base = np.bincount(target, minlength=nodes) != 1
         single = np.flatnonzero(~is_base[target])
         node, parent = target[single], source[single]
-        enter, leave, base = _walk_around(np.flatnonzero(is_base), node, parent)
+        enter, leave, base = _euler_tour(np.flatnonzero(is_base), node, parent)
         edge, other = np.flatnonzero(is_first & is_base[target]), np.flatnonzero(~is_first)
-        steps: list[tuple[int, list[tuple[int, int]]]] = [(one, []) for one in base[source[edge]].tolist()]
+        steps: list[tuple[int, list[tuple[int, int]]]] = [
+            (before, []) for before in base[source[edge]].tolist()
+        ]
         numbers = base[target[other]].tolist()
         for place, (number, before) in enumerate(zip(numbers, base[source[other]].tolist(), strict=True)):
             steps[number - 1][1].append((before, place))
         return cls(node, single, enter, leave, base, edge, source[edge], other, source[other], steps)
 
 
-def _walk_around(bases: Ints, node: Ints, parent: Ints) -> tuple[Ints, Ints, Ints]:
-    """Walk around the trees below bases, one after another.
+def _euler_tour(bases: Ints, node: Ints, parent: Ints) -> tuple[Ints, Ints, Ints]:
+    """Return the Euler tour of the trees below bases, one tree after another.
 
-    ``node`` and ``parent``, of shape (n,), are the other nodes, ascending, and the one before each. Returns
-    the moments at which the walk enters and leaves each node, and the number of its base; shape (nodes,).
+    ``node`` and ``parent``, of shape (n,), are the other nodes, ascending, and their parents. Returns the
+    positions at which the tour enters and leaves each node, and the number of its base; shape (nodes,).
     """
     nodes = len(bases) + len(node)
     pairs = list(zip(node.tolist(), parent.tolist(), strict=True))
     size, base, enter = [1] * nodes, [0] * nodes, [0] * nodes
-    for one, before in reversed(pairs):
-        size[before] += size[one]
+    for child, before in reversed(pairs):
+        size[before] += size[child]
     begin = 0
-    for number, one in enumerate(bases.tolist()):
-        base[one], enter[one] = number, begin
-        begin += 2 * size[one]
-    free = [moment + 1 for moment in enter]
-    for one, before in pairs:
-        base[one], enter[one] = base[before], free[before]
-        free[before] += 2 * size[one]
-        free[one] = enter[one] + 1
+    for number, root in enumerate(bases.tolist()):
+        base[root], enter[root] = number, begin
+        begin += 2 * size[root]
+    free = [position + 1 for position in enter]
+    for child, before in pairs:
+        base[child], enter[child] = base[before], free[before]
+        free[before] += 2 * size[child]
+        free[child] = enter[child] + 1
     return np.array(enter), np.array(enter) + 2 * np.array(size) - 1, np.array(base)
 
 
@@ -150,7 +160,7 @@ class Replay:
     def without_profiler(self, times: Times) -> Replay:
         """Return the replay of the run whose edges have the lags of some times.
 
-        Its nodes happen when this replay says; it takes the cost of communication to kernels from this one.
+        The moments of its nodes are the result of this replay, as is the slowdown of its kernels.
         """
         edges, moments = replace(self.graph.edges, lag=times.lag), self.moments(times)
         other = Replay(replace(self.graph, edges=edges, observed=moments), self)
@@ -212,9 +222,9 @@ class Replay:
         return bool(self.slowdown.any())
 
     def moments(self, times: Times, *, exact: bool = True) -> Ints:
-        """Return when each node happens with these times, shape (nodes,).
+        """Return the moment of each node with these times, in ns, shape (nodes,).
 
-        Unless ``exact``, kernels have the communication beside them that they had when they were measured.
+        Unless ``exact``, kernels have the overlap with communication that was measured.
         """
         lag = times.lag.copy()
         running = self._runs >= 0
@@ -244,17 +254,18 @@ class Replay:
         return lag
 
     def _walk(self, lag: Ints) -> Ints:
-        """Return when each node happens: as soon as every edge that leads to it lets it."""
+        """Return the moment of each node: the latest over its incoming edges, in ns; shape (nodes,)."""
         plan = self._plan
-        walk = np.zeros(2 * len(plan.base), np.int64)
-        walk[plan.enter[plan.node]] = lag[plan.single]
-        walk[plan.leave[plan.node]] = -lag[plan.single]
-        after = np.cumsum(walk)[plan.enter]
-        own = (lag[plan.edge] + after[plan.source]).tolist()
+        tour = np.zeros(2 * len(plan.base), np.int64)
+        tour[plan.enter[plan.node]] = lag[plan.single]
+        tour[plan.leave[plan.node]] = -lag[plan.single]
+        # The time of each node after its base.
+        after = np.cumsum(tour)[plan.enter]
+        first_moments = (lag[plan.edge] + after[plan.source]).tolist()
         other_moments = (lag[plan.other] + after[plan.other_source]).tolist()
         moment = [0]
         append_moment = moment.append
-        for (source, more), first in zip(plan.steps, own, strict=True):
+        for (source, more), first in zip(plan.steps, first_moments, strict=True):
             latest = moment[source] + first
             for before, place in more:
                 other = moment[before] + other_moments[place]
@@ -279,10 +290,10 @@ class Replay:
         return float(np.median(self.walls(self.moments(times))))
 
     def elapsed(self, moments: Ints) -> Ints:
-        """Return the elapsed time of each step: from when the last rank begins it to the same of the next.
+        """Return the elapsed time of each step: from its begin on the last rank to that of the next step.
 
-        Their sum is the time of the run, also where another rank is late in each step. A last step without a
-        next one is left out, if there are others: what the host does before a next one is missing.
+        The sum is the time of the run, also where another rank is late in each step. A last step without a
+        next one is left out, if there are others: the host time before a next one is missing.
 
         Where steps begin ahead of the work of those before, as with copies on a stream of their own, a step
         lasts from the end of that work to the end of its own.
@@ -292,11 +303,11 @@ class Replay:
             steps: Ints = np.diff(front)
         else:
             ends = self._work_ends(moments, int(front[0]))
-            # No step is shorter than its work allows: that may lag behind as measured, and no more.
+            # The work of a step may end after the begin of the next one by its measured lag, and no more.
             front[1:] += (ends - front[1:] - self._usual_lag).clip(min=0)
             front = np.maximum.accumulate(front)
             steps = np.diff(front)
-            if len(steps) >= _FEWEST_ENDS:
+            if len(steps) >= _MIN_STEPS:
                 between = np.diff(ends, prepend=front[0])
                 ahead = ends[:-1] - front[1:-1]
                 steps = between if np.median(ahead) > np.median(between) else steps
@@ -329,32 +340,32 @@ class Replay:
 
 
 def _ratios(kind: Ints, time: Floats, beside: Floats, compute: Mask) -> Floats:
-    """Return by how much the operations of each kind are slower beside communication than alone.
+    """Return the ratio of the times of each kind's operations beside communication and alone.
 
-    Kinds that do not show it have the mean of the others, weighted by time.
+    Kinds without enough of both have the mean of the others, weighted by time.
     """
     kinds = int(kind.max(initial=-1)) + 1
-    alone = _medians(kind, time, compute & (beside < _MIN_ALONE_SHARE), kinds)
+    alone = _medians(kind, time, compute & (beside < _MAX_ALONE_OVERLAP), kinds)
     slow = _medians(kind, time, compute & (beside > _MIN_OVERLAP_SHARE), kinds)
-    known = np.isfinite(alone) & np.isfinite(slow) & (alone > 0)
-    if not known.any():
+    has_both = np.isfinite(alone) & np.isfinite(slow) & (alone > 0)
+    if not has_both.any():
         return np.ones(kinds)
-    ratio = np.clip(slow[known] / alone[known], 1.0, _MOST_SLOWDOWN)
-    weight = np.bincount(kind[compute], time[compute], kinds)[known]
+    ratio = np.clip(slow[has_both] / alone[has_both], 1.0, _MAX_SLOWDOWN)
+    weight = np.bincount(kind[compute], time[compute], kinds)[has_both]
     result = np.full(kinds, float(np.average(ratio, weights=weight)) if weight.sum() else 1.0)
-    result[known] = ratio
+    result[has_both] = ratio
     return result
 
 
 def _medians(kind: Ints, time: Floats, chosen: Mask, kinds: int) -> Floats:
     """Return the median time of the chosen operations of each kind, NaN for a kind with too few."""
     grouped = pd.Series(time[chosen]).groupby(kind[chosen])
-    median = grouped.median().where(grouped.size() >= _FEWEST)
+    median = grouped.median().where(grouped.size() >= _MIN_KERNELS)
     medians: Floats = median.reindex(range(kinds)).to_numpy(np.float64)
     return medians
 
 
-_KINDS = {
+_EDGE_KINDS = {
     EdgeKind.FIXED: "before",
     EdgeKind.HOST: "host",
     EdgeKind.CALL: "call",
@@ -368,17 +379,20 @@ _KINDS = {
     EdgeKind.RENDEZVOUS: "communication",
     EdgeKind.JOIN: "collective",
 }
-_OF_CALLS = (
+"""The kind of time in ``critical_path`` of each kind of edge."""
+
+_CALL_EDGES = (
     *(EdgeKind.HOST, EdgeKind.CALL, EdgeKind.WAIT),
     *(EdgeKind.MESSAGE, EdgeKind.RENDEZVOUS, EdgeKind.JOIN),
 )
-"""The edges whose row is a call; that of the others is an operation."""
+"""The kinds of edges whose row is a call; the row of the others is an operation."""
 
-_RUNS = {
+_OPERATION_KINDS = {
     **dict.fromkeys((Category.COMP, Category.FUSED), "kernel"),
     Category.COMM: "communication",
     Category.MEM: "copy",
 }
+"""The kind of time in ``critical_path`` of operations that run, by their category."""
 
 
 def critical_path(replay: Replay) -> pd.DataFrame:
@@ -396,24 +410,26 @@ def critical_path(replay: Replay) -> pd.DataFrame:
     begin, end = moments[edges.source], moments[edges.target]
     last = graph.front[int(np.argmax(moments[graph.front[:, -1]]))]
     bounds = moments[last]
-    of_call = np.isin(edges.kind, _OF_CALLS)
-    row_call, row_work = np.where(of_call, edges.row, 0), np.where(of_call, NONE, edges.row)
+    is_call = np.isin(edges.kind, _CALL_EDGES)
+    row_call, row_work = np.where(is_call, edges.row, 0), np.where(is_call, NONE, edges.row)
     work = graph.work
-    of_work = (graph.work_rank, work.place, work.name, work.category)
-    work_rank, work_place, work_name, category = (at(column, row_work) for column in of_work)
-    rank = np.where(of_call, graph.call_rank[row_call], work_rank)
-    place = np.where(of_call, graph.calls.place[row_call], work_place)
-    name = np.where(of_call, graph.calls.name[row_call], work_name)
+    work_columns = (graph.work_rank, work.place, work.name, work.category)
+    work_rank, work_place, work_name, category = (at(column, row_work) for column in work_columns)
+    rank = np.where(is_call, graph.call_rank[row_call], work_rank)
+    place = np.where(is_call, graph.calls.place[row_call], work_place)
+    name = np.where(is_call, graph.calls.name[row_call], work_name)
     name[edges.kind == EdgeKind.HOST] = NONE
-    of_edge = np.array([_KINDS.get(one, "") for one in EdgeKind], object)[edges.kind]
-    of_operation = np.array([_RUNS[one] for one in Category], object)[category]
-    kind = np.where(edges.kind == EdgeKind.RUN, of_operation, of_edge)
+    edge_kind_name = np.array([_EDGE_KINDS.get(edge_kind, "") for edge_kind in EdgeKind], object)[edges.kind]
+    operation_kind_name = np.array([_OPERATION_KINDS[kind_of_work] for kind_of_work in Category], object)[
+        category
+    ]
+    kind = np.where(edges.kind == EdgeKind.RUN, operation_kind_name, edge_kind_name)
     first = np.searchsorted(bounds[1:], begin, side="right")
     steps = (np.searchsorted(bounds[:-1], end) - first).clip(min=0)
     step, at_edge = in_ranges(first, steps), np.repeat(np.arange(len(path)), steps)
     time = np.minimum(end[at_edge], bounds[step + 1]) - np.maximum(begin[at_edge], bounds[step])
     rows = pd.DataFrame({"rank": rank, "kind": kind, "name": name, "range": place}).iloc[at_edge]
-    return _table(replay, rows.assign(step=step, ns=time), float(np.median(np.diff(bounds))))
+    return _rows_by_kind(replay, rows.assign(step=step, ns=time), float(np.median(np.diff(bounds))))
 
 
 def _path(replay: Replay, moments: Ints) -> Ints:
@@ -423,7 +439,7 @@ def _path(replay: Replay, moments: Ints) -> Ints:
     slack = moments[edges.target] - moments[edges.source] - replay.lags(replay.measured, moments)
     # The edges are sorted by target: of each node, the edge with the least slack binds.
     order = np.lexsort((slack, edges.target))
-    first = np.append(True, edges.target[order][1:] != edges.target[order][:-1])
+    first = begins_run(edges.target[order])
     binding = np.full(len(graph.order), NONE)
     binding[edges.target[order[first]]] = order[first]
     node = int(graph.front[int(np.argmax(moments[graph.front[:, -1]])), -1])
@@ -436,18 +452,20 @@ def _path(replay: Replay, moments: Ints) -> Ints:
     return np.array(path_edges[-2::-1] if len(path_edges) > 1 else [], np.int64)
 
 
-def _table(replay: Replay, rows: pd.DataFrame, wall: float) -> pd.DataFrame:
+def _rows_by_kind(replay: Replay, rows: pd.DataFrame, wall: float) -> pd.DataFrame:
+    """Sum the pieces of the path by rank, kind, name and range; ``wall`` is the median step in ns."""
     graph = replay.graph
     steps = range(graph.steps)
     keys = ["rank", "kind", "name", "range"]
     per_step = rows.groupby([*keys, "step"])["ns"].sum().unstack("step").reindex(columns=steps).fillna(0)
     median = per_step.median(axis=1)
-    found = median[median > 0].sort_values(ascending=False, kind="stable").reset_index(name="ns_per_step")
+    table: pd.DataFrame = (
+        median[median > 0].sort_values(ascending=False, kind="stable").reset_index(name="ns_per_step")
+    )
     names, places = [*graph.names, None], [*graph.places, None]
-    found["rank"] = [graph.ranks[one] for one in found["rank"]]
-    found["name"] = pd.Series([names[one] for one in found["name"]], dtype=object)
-    found["range"] = pd.Series([places[one] for one in found["range"]], dtype=object)
-    found["ns_per_step"] = found["ns_per_step"].round().astype(np.int64)
-    found["share_pct"] = (100 * found["ns_per_step"] / wall).round(3)
-    result: pd.DataFrame = found
-    return result
+    table["rank"] = [graph.ranks[position] for position in table["rank"]]
+    table["name"] = pd.Series([names[number] for number in table["name"]], dtype=object)
+    table["range"] = pd.Series([places[number] for number in table["range"]], dtype=object)
+    table["ns_per_step"] = table["ns_per_step"].round().astype(np.int64)
+    table["share_pct"] = (100 * table["ns_per_step"] / wall).round(3)
+    return table

@@ -32,12 +32,13 @@ MOST_OPERATIONS = 45_000
 middle."""
 
 _MOST_CALLS = 1_000_000
-"""Maximum calls of MPI whose timelines are kept: some 250 MB."""
+"""Maximum number of MPI calls in the timelines that are kept in memory: some 250 MB."""
 
 _FEWEST_STEPS = 3
+"""Minimum number of replayed steps, whatever their size."""
 
 _MAX_UNEXPLAINED_PCT = 1.0
-"""Maximum share of the steps in starts that no recorded dependency explains, without a sentence."""
+"""Maximum delay of operations that no recorded dependency explains, in percent of the steps."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,7 +124,9 @@ def replayable(
         return reason
     steps = min(map(len, fronts.values()))
     operations = sum(counts) + sum(len(timeline.mpi_calls) for timeline in timelines.values())
-    chosen = _window([front[:steps] for front in fronts.values()], operations, inputs.tables["step_account"])
+    chosen = _steps_with_work(
+        [front[:steps] for front in fronts.values()], operations, inputs.tables["step_account"]
+    )
     if chosen is None:
         return "no steps have work on the GPU with a recorded launch"
     activities = {
@@ -182,7 +185,7 @@ def _delays(inputs: ExplainInputs) -> dict[int, float]:
 
 
 def _without_steps(steps: Mapping[int, Sized], timeline: Timeline) -> str:
-    """Return why ranks have no steps, and what to do; ``timeline`` is the profile of one of the ranks."""
+    """Return the reason why ranks have no steps, with the remedy; ``timeline`` is that of one rank."""
     without = [rank for rank, rank_steps in steps.items() if not len(rank_steps)]
     if not without:
         return ""
@@ -199,7 +202,7 @@ def _without_steps(steps: Mapping[int, Sized], timeline: Timeline) -> str:
 def _replayable_mpi(
     inputs: ExplainInputs, timeline: Timeline, steps: Mapping[int, HostSteps]
 ) -> Replayable | str:
-    """Build the graph of a program without work on a GPU, or return why that cannot be done.
+    """Build the graph of a program without work on a GPU, or return the reason why there is none.
 
     Only the calls in the steps that are replayed are read; ``timeline`` is that of the first rank.
     """
@@ -225,7 +228,7 @@ def _replayable_mpi(
     return _build_replayable(inputs, timeline, graph, (len(numbers), tuple(chosen.tolist())), clock, (), run)
 
 
-def _window(fronts: Sequence[Ints], operations: int, account: pd.DataFrame) -> slice | None:
+def _steps_with_work(fronts: Sequence[Ints], operations: int, account: pd.DataFrame) -> slice | None:
     """Return the steps to replay, all of which have work on the GPU of every rank."""
     working = np.all([front != NONE for front in fronts], axis=0)
     edges = np.flatnonzero(np.diff(np.concatenate(([False], working, [False])).astype(np.int64)))
@@ -237,21 +240,21 @@ def _window(fronts: Sequence[Ints], operations: int, account: pd.DataFrame) -> s
 
 
 def _typical_steps(begin: int, end: int, operations: int, account: pd.DataFrame, steps: int) -> slice:
-    """Return the steps from ``begin`` to ``end`` to replay.
+    """Return the steps to replay among those from ``begin`` to ``end``.
 
-    They are in the middle or, if there are several kinds of steps, the most like all steps. ``operations`` is
-    the number to replay in all ``steps`` steps.
+    They are the middle ones or, if there are several kinds of steps, those most like all steps.
+    ``operations`` is the number of operations of all ``steps`` steps.
     """
     most = max(_FEWEST_STEPS, MOST_OPERATIONS * steps // operations)
     middle = begin + max(0, (end - begin - most) // 2)
     possible = np.arange(begin, max(begin, end - most) + 1)
     possible = possible[np.argsort(np.abs(possible - middle), kind="stable")]
-    unlike = _unlike_all(account, steps, most)
+    unlike = _window_distances(account, steps, most)
     first = int(possible[np.argmin(unlike[possible])]) if len(unlike) else middle
     return slice(first, min(end, first + most))
 
 
-def _unlike_all(account: pd.DataFrame, steps: int, length: int) -> Floats:
+def _window_distances(account: pd.DataFrame, steps: int, length: int) -> Floats:
     """Return the distance of each window of steps from all steps, by the place of its first step.
 
     The distance sums the differences of the shares of kinds and of the mean account. It is empty where all
@@ -319,9 +322,9 @@ def _problems(inputs: ExplainInputs, graph: RunGraph, loose: int, unequal: bool)
 
 
 def _loose_ranks(inputs: ExplainInputs, clock: CommonClock, matched: Sequence[MatchedGroup] = ()) -> int:
-    """Return how many ranks have a clock that is not aligned with the others'.
+    """Return the number of ranks whose clock is not aligned with the others'.
 
-    Ranks that have nothing in common with the others only need a clock among themselves.
+    Ranks that do not communicate with the others only need a clock among themselves.
     """
     if len(inputs.ranks) < 2:
         return 0

@@ -24,17 +24,17 @@ from hpcprof.profiles.timeline import Category, Floats, Ints, Mask, concatenate
 
 @dataclass(frozen=True)
 class CommonClock:
-    """Converts the time stamps of the ranks to one clock.
+    """The clock of a graph, and the conversion of each rank's time stamps to it.
 
-    Ranks that no communication connects with others, also not over further ranks, have no part.
+    Ranks that communication does not connect with others, directly or through further ranks, have no part.
     """
 
     clocks: Mapping[int, RankClock]
     """By rank, on a clock that the ranks of a part have in common."""
     part: Mapping[int, int]
-    """By rank, the number of the ranks whose clocks are aligned with each other."""
+    """By rank, the label of its connected component of ranks with aligned clocks."""
     zero: Mapping[int, int]
-    """The moment 0: of ranks with a part on the clock of the part, of the others on their own."""
+    """By rank, the stamp of moment 0: on the clock of its part, or on its own clock without a part."""
 
     def common(self, rank: int, stamps: Ints) -> Ints:
         """Return stamps of a rank's own clock as moments in ns on the common one."""
@@ -48,10 +48,9 @@ class CommonClock:
 
 
 def clock_parts(aligned: Collection[int], matched: Sequence[MatchedGroup] = ()) -> dict[int, int]:
-    """Return a number for each rank that all ranks have in common whose clocks are aligned with its own.
+    """Label the connected components of ranks with aligned clocks.
 
-    ``aligned`` are ranks that are aligned with each other, and ``matched`` is what aligns others, if it is
-    aligned.
+    ``aligned`` are ranks that are aligned with each other; the aligned groups of ``matched`` connect others.
     """
     part = dict.fromkeys(aligned, 0)
     for number, group in enumerate((calls.ranks.tolist() for calls in matched if calls.aligned), 1):
@@ -66,8 +65,8 @@ def common_clock(
 ) -> CommonClock:
     """Return the clock of a graph, on which its first step begins at moment 0.
 
-    ``fronts`` is when the first explained step of each rank begins, on its own clock. The ranks of each part
-    (see `CommonClock`), and each rank without one, begin it at the moment 0.
+    ``fronts`` are the begins of the first explained step of each rank, on its own clock. The ranks of each
+    part (see `CommonClock`), and each rank without one, begin it at moment 0.
     """
     first: dict[int, int] = {}
     for rank in fronts.keys() & part.keys():
@@ -78,10 +77,10 @@ def common_clock(
 
 
 _CLOCK_SHARE = 0.01
-"""Maximum share of a wait for the root of a collective by which the clocks of the ranks may contradict it."""
+"""Maximum error of clocks, as a share of the wait for the root of a collective."""
 
 _LONG_SEND = 2.0
-"""Minimum length of a send to a buffer, over the median of its ranks, that has waited for room."""
+"""Minimum ratio of a buffered send to the median of its pair of ranks, for one that waited for room."""
 
 MESSAGE = "SendRecv"
 """The operation of the couplings of sends and receives."""
@@ -89,7 +88,7 @@ MESSAGE = "SendRecv"
 
 @dataclass(frozen=True)
 class Coupling:
-    """Communication in the graph: the node at which the last rank comes, and the operation on each rank."""
+    """Communication in the graph: the node of the last rank's arrival, and the operation on each rank."""
 
     node: int
     op: str
@@ -99,8 +98,8 @@ class Coupling:
 class Coupler:
     """Adds the nodes and edges that couple ranks.
 
-    ``kernels`` has, by rank, its communication by its start on the rank's own clock; ``observed`` is when the
-    nodes happened that exist so far, and ``first_work`` the node of the start of the first operation.
+    ``kernels`` has the communication of each rank, by its start on the rank's own clock; ``observed`` are the
+    moments of the nodes so far, and ``first_work`` is the node of the start of the first operation.
     """
 
     def __init__(
@@ -116,11 +115,11 @@ class Coupler:
         return concatenate(Edges, self._parts)
 
     def couple_collectives(self, matched: Sequence[MatchedGroup]) -> None:
-        """Let the collectives that wait for their last rank end on all ranks their own time after that.
+        """Let collectives end on all ranks their own time after the arrival of the last rank.
 
-        A rank that is not in the graph comes as long after the last of these as it did. The own time is the
-        median over the ranks. Where one rank is the root, all others wait for it, or it waits for all others
-        (`_couple_rooted`).
+        The own time is the median over the ranks. Ranks outside the graph keep their measured delay after the
+        last rank inside it. In collectives with a root, all others wait for the root, or it waits for all
+        others (`_couple_rooted`).
         """
         for calls in matched:
             if len(calls.ranks) < 2 or not self._clock.agree(calls.ranks):
@@ -142,9 +141,7 @@ class Coupler:
     def _couple_rooted(self, op: str, work: Ints) -> None:
         """Let the ranks wait for the root of collectives, or the root for them; ``work`` is (n, ranks).
 
-        Profiles do not record the root. No rank that gets data ends before the root has begun, and no root
-        that gets data ends before another rank has begun. Among the ranks for which that holds always, or at
-        least this time, the root is the rank that the others wait for most, or that waits most itself.
+        Profiles do not record the root (`_roots`).
         """
         start, end = self._start(work), self._end(work)
         ranks = work.shape[1]
@@ -231,8 +228,13 @@ class Coupler:
 def _roots(gives: bool, start: Ints, end: Ints) -> Ints:
     """Return the column of the root of each collective; ``start`` and ``end`` have shape (n, ranks).
 
-    ``gives`` says whether the root gives its data to the others, or gets theirs. The clocks of two ranks may
-    be some microseconds apart, which is little beside a long wait.
+    ``gives`` says whether the root sends its data to the others, or receives theirs.
+
+    1. A rank may be the root if no receiver ends before its sender has begun. The clocks of ranks may be some
+       microseconds apart, which is little beside a long wait (`_CLOCK_SHARE`).
+    2. The root is the rank that may be the root of all collectives and that the others wait for most or, as
+       a receiver, waits most.
+    3. Without such a rank, the same holds for each collective by itself.
     """
     if gives:
         waited = start - start.min(axis=1, keepdims=True)
@@ -250,8 +252,9 @@ def _roots(gives: bool, start: Ints, end: Ints) -> Ints:
 def pipeline_stages(couplings: Sequence[Coupling], work_rank: Ints, ranks: int) -> Ints:
     """Return the number of the pipeline stage of each rank by its position; 0 if no rank sends messages.
 
-    Ranks that messages connect, also over others, are stages of one pipeline. A collective without two such
-    ranks joins ranks of one stage, as those of data and tensor groups do.
+    1. The connected components of the messages are the pipelines.
+    2. The connected components of the collectives without two ranks of one pipeline, as in data and tensor
+       groups, are the stages.
     """
     groups = {(coupling.op == MESSAGE, tuple(work_rank[coupling.work].tolist())) for coupling in couplings}
     if not any(sends for sends, _ in groups):
@@ -284,6 +287,7 @@ def _components(
 
 
 _MOST_ROUNDS = 5_000
+"""Maximum number of passes that move nodes behind their sources, before cycles are taken out."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -294,8 +298,8 @@ class JoinedRanks:
     calls: HostCalls
     work: Work
     pieces: HostPieces
-    """Those of all ranks one after another, on the common clock. Streams, threads, places, names and grids
-    are numbered over the run.
+    """The tables of all ranks one after another, on the common clock. Streams, threads, places and names are
+    numbered over the run.
     """
     call_rank: Ints
     work_rank: Ints
@@ -323,7 +327,7 @@ class RunGraph(JoinedRanks):
     edges: Edges
     """Sorted by the position of their targets in an order in which every edge leads forward."""
     order: Ints
-    """The nodes in that order; shape (nodes,)."""
+    """The nodes in that order, a topological order; shape (nodes,)."""
     observed: Ints
     """Time of each node; shape (nodes,)."""
     front: Ints
@@ -335,7 +339,8 @@ class RunGraph(JoinedRanks):
     blocked: Ints = field(default_factory=lambda: np.empty(0, np.int64))
     """The calls that waited for the GPU."""
     paced_ranks: tuple[int, ...] = ()
-    """The ranks whose host keeps pace with the GPU without a call that waits (`host_pace.with_pauses`)."""
+    """The ranks whose host keeps pace with the GPU without a call that waits
+    (`rank_activity.with_pauses`)."""
     mpi: MpiPart | None = None
     """The calls of MPI; None if not all ranks call it."""
 
@@ -350,19 +355,19 @@ class RunGraph(JoinedRanks):
     def edge_rank(self) -> Ints:
         """The position in ``ranks`` of the rank whose call or operation each edge leads to."""
         node_ranks = (np.repeat(rank, 2) for rank in (self.call_rank, self.work_rank))
-        # Edges to what several ranks have in common keep their lags.
+        # Edges to the nodes of communication keep their lags.
         rank = np.concatenate(([NONE], *node_ranks, np.full(len(self.order), NONE)))
         return rank[self.edges.target]
 
     def is_named(self, name: Ints, fits: Callable[[str], object]) -> Mask:
-        """Return which numbers in ``name``, of any shape, are of a name that fits."""
+        """Return a mask of the name numbers ``name``, of any shape, whose name fits."""
         fitting: Mask = np.array([*map(bool, map(fits, self.names)), False])[name]
         return fitting
 
     def beside(self, start: Ints, end: Ints, category: Category, other: Category) -> Floats:
-        """Return how long each operation of a category runs beside another category on its rank, in ns.
+        """Return the overlap of each operation of a category with another category on its rank, in ns.
 
-        ``start`` and ``end`` are when all operations run; shape (operations,).
+        ``start`` and ``end`` are the times of all operations; shape (operations,).
         """
         result = np.zeros(len(self.work))
         for rank in range(len(self.ranks)):
@@ -376,16 +381,16 @@ class RunGraph(JoinedRanks):
 
     @property
     def is_coupled(self) -> bool:
-        """True if any rank needs what another one does."""
+        """True if communication makes any rank wait for another one."""
         is_mpi = np.isin(self.edges.kind, (EdgeKind.MESSAGE, EdgeKind.JOIN))
         return bool(self.couplings) or bool(is_mpi.any())
 
     @property
     def is_pipeline(self) -> bool:
-        """True if GPUs send each other messages: their ranks then are stages with different work.
+        """True if GPUs send messages in one direction: their ranks are stages with different work.
 
-        Where each message has one the other way between the same two operations, the ranks exchange data, as
-        in an all-to-all or with neighbours.
+        If each message has a counterpart between the same two operations, the ranks exchange data, as in an
+        all-to-all or with neighbours.
         """
         sent = {tuple(coupling.work.tolist()) for coupling in self.couplings if coupling.op == MESSAGE}
         return any((receiver, sender) not in sent for sender, receiver in sent)
@@ -397,7 +402,7 @@ class RunGraph(JoinedRanks):
 
     @property
     def front_call(self) -> Ints:
-        """The call that is the front of each step, or launches the operation that is; (ranks, steps)."""
+        """The call at the front of each step, or the call that launches its front; shape (ranks, steps)."""
         item = (self.front[:, : self.steps] - 1) // 2
         if not len(self.work):
             return item
@@ -423,7 +428,7 @@ def run_graph(
     ``matched`` between ranks with aligned clocks couple these (`Coupler`); ``mpi`` are the calls of these
     ranks on the clock that communication aligned, and ``in_files`` is as in `MpiPart`, by default none.
     """
-    tables = _join_parts(activities, clock)
+    tables = _join_tables(activities, clock)
     calls, work = tables.calls, tables.work
     moments = (np.column_stack((table.start, table.end)).ravel() for table in (calls, work))
     observed = np.concatenate(([np.iinfo(np.int64).min // 4], *moments))
@@ -480,7 +485,7 @@ def _rows_of_mpi(activities: Mapping[int, RankActivity], tables: JoinedRanks, mp
     return places
 
 
-def _join_parts(activities: Mapping[int, RankActivity], clock: CommonClock) -> JoinedRanks:
+def _join_tables(activities: Mapping[int, RankActivity], clock: CommonClock) -> JoinedRanks:
     names: dict[str, int] = {}
     places: dict[str, int] = {}
     calls: list[HostCalls] = []
@@ -492,8 +497,8 @@ def _join_parts(activities: Mapping[int, RankActivity], clock: CommonClock) -> J
         first_call[rank], first_work[rank] = at_call, at_work
         name, place = _numbers(names, part.names), _numbers(places, part.places)
         stamps = partial(clock.common, rank)
-        call_rows = _moved(part.calls, stamps, name, place, at_call)
-        work_rows = _moved(part.work, stamps, name, place, at_work)
+        call_rows = _renumbered(part.calls, stamps, name, place, at_call)
+        work_rows = _renumbered(part.work, stamps, name, place, at_work)
         calls.append(replace(call_rows, thread=part.calls.thread + threads))
         work.append(replace(work_rows, stream=part.work.stream + streams, call=part.work.call + at_call))
         pieces.append(replace(part.pieces, call=part.pieces.call + at_call, place=place[part.pieces.place]))
@@ -520,7 +525,7 @@ def _join_parts(activities: Mapping[int, RankActivity], clock: CommonClock) -> J
 _Rows = TypeVar("_Rows", HostCalls, Work)
 
 
-def _moved(rows: _Rows, stamps: Callable[[Ints], Ints], name: Ints, place: Ints, first: int) -> _Rows:
+def _renumbered(rows: _Rows, stamps: Callable[[Ints], Ints], name: Ints, place: Ints, first: int) -> _Rows:
     """Return rows of a rank on the common clock, with the numbers that the run gives names and places."""
     before = np.where(rows.before == NONE, NONE, rows.before + first)
     start, end, name, place = stamps(rows.start), stamps(rows.end), name[rows.name], place[rows.place]
@@ -528,7 +533,7 @@ def _moved(rows: _Rows, stamps: Callable[[Ints], Ints], name: Ints, place: Ints,
 
 
 def _numbers(number: dict[str, int], texts: Sequence[str]) -> Ints:
-    """Return the number of each text, new ones being added; the last one is `NONE`, for ids of -1."""
+    """Return the number of each text, with `NONE` at the end for ids of -1; new texts are added."""
     return np.array([*(number.setdefault(text, len(number)) for text in texts), NONE], np.int64)
 
 
@@ -558,11 +563,12 @@ def _renumber_edges(
 
 
 def in_order(edges: Edges, observed: Ints) -> tuple[Edges, Ints]:
-    """Return edges by their targets, and the nodes in an order in which every edge leads forward.
+    """Return a topological order of the nodes, and the edges sorted by their targets in it.
 
-    The order is that of time if it can. A call may return before its copy ends, and where clocks are not
-    aligned exactly, a rank may end a collective before another one begins it. A node that is too early moves
-    behind its source. Where edges contradict each other, no such order exists until `_without_cycles`.
+    1. The order is that of time where possible.
+    2. A node before one of its sources moves behind it: a call may return before its copy ends, and with
+       inexact clocks a rank may end a collective before another one begins it.
+    3. If that does not end, edges form cycles, which `_without_cycles` takes out.
     """
     moment = observed.copy()
     for _ in range(_MOST_ROUNDS):
@@ -575,10 +581,10 @@ def in_order(edges: Edges, observed: Ints) -> tuple[Edges, Ints]:
 
 
 def _without_cycles(edges: Edges, observed: Ints) -> Edges:
-    """Take out the edges of cycles that lead back in time: what was inferred, or time stamps, are wrong.
+    """Take out the edges of cycles (strongly connected components) that lead back in time.
 
-    A node that nothing else leads to, such as an operation that starts before its launch, happens when it
-    happened.
+    Such edges come from wrong inferences or time stamps. A node without another incoming edge, such as an
+    operation that starts before its launch, keeps its measured time.
     """
     cycle = _components(edges.source, edges.target, len(observed), "strong")
     length = observed[edges.target] - observed[edges.source]
@@ -603,5 +609,6 @@ def _fronts(activities: Mapping[int, RankActivity], tables: JoinedRanks) -> Ints
 
 
 def _communication(activity: RankActivity, first: int) -> dict[int, int]:
+    """Return the row in the run of each communication operation of a rank, by its start on its own clock."""
     rows = np.flatnonzero(activity.work.category == Category.COMM)
     return dict(zip(activity.work.start[rows].tolist(), (rows + first).tolist(), strict=True))

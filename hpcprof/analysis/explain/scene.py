@@ -1,4 +1,4 @@
-"""The scene of a search for causes: the graph of a run, its replay, and what takes causes out of it."""
+"""The scene of a search for causes: the graph of a run, its replay, and the removals of causes."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,19 +18,24 @@ from hpcprof.analysis.explain.replay import Replay, Times
 from hpcprof.profiles.timeline import Category, Floats, Gpu, Ints, Mask, Timeline
 
 _LEAST_SHARE = 0.01
-"""Minimum share of a step that a cause takes by itself to be a candidate."""
+"""Minimum own time of a candidate, as a share of a step."""
 
 _MIN_ALONE_RATIO = 2
-"""Minimum ratio of the time of a rank to the others' for a cause that it has alone."""
+"""Minimum ratio of a rank's time to the median of the others, for a cause of this rank alone."""
 
-_HAS = 0.1
-"""Minimum time of a cause on a rank that has it, over that of the rank with the most."""
+_MIN_RANK_SHARE = 0.1
+"""Minimum time of a cause on a rank that has it, as a share of the rank with most."""
 
 _ComputedT = TypeVar("_ComputedT")
 
 
+def place_with_most(place: Ints, time: Ints | Floats | None = None) -> int:
+    """Return the place with most of some time, by default most rows; also `NONE`, which is -1."""
+    return int(np.bincount(place + 1, time).argmax()) - 1
+
+
 class Scene:
-    """The data in which candidates of causes are looked for.
+    """The data for the search of candidates of causes.
 
     ``gpus`` and ``timelines`` are by rank, and ``ranks`` are the positions of all ranks in the graph. ``mpi``
     is None unless all ranks call MPI. ``least`` is the minimum time per step of a candidate by itself, in ns.
@@ -64,7 +69,7 @@ class Scene:
         return self._computed[compute]  # type: ignore[return-value]
 
     def named(self, fits: Callable[[str], object]) -> Mask:
-        """Return a mask of the operations that have a name that fits, shape (operations,)."""
+        """Return a mask of the operations whose name fits, shape (operations,)."""
         return self.graph.is_named(self.graph.work.name, fits)
 
     def of_operations(
@@ -75,10 +80,11 @@ class Scene:
         less: Ints | Floats | None = None,
         advice: str = "",
     ) -> Iterator[Candidate]:
-        """Yield a cause in operations, which take ``less`` ns without it: by default all of their time.
+        """Yield the candidate of a cause in operations ``rows``, if there are any.
 
-        Operations that take no time without it are not launched either.
-        It is in the place with most of ``time``, which it takes by itself; arrays have shape (n,).
+        Without the cause, operations take ``less`` ns less, by default all of their time; those without any
+        time left are not launched either. ``time`` is the cause's own time in each operation, and the place
+        with most of it is the candidate's. Arrays have shape (n,).
         """
         if not len(rows):
             return
@@ -106,9 +112,9 @@ class Scene:
         ranks: tuple[int, ...] | None = None,
         advice: str = "",
     ) -> Candidate:
-        """Return a cause in a place, on all ranks by default, that takes some time on each ``rank``.
+        """Return a cause in a place, by default on all ranks, with its own time in rows of each rank.
 
-        Both arrays have shape (n,), and ``rank`` has positions in the graph.
+        ``rank``, as positions in the graph, and ``time``, in ns, have shape (n,).
         """
         per_step = self.per_step(rank, time)
         return Candidate(
@@ -123,7 +129,9 @@ class Scene:
 
         return replace(candidate, remove=remove)
 
-    def ranks_of_most(self, rank: Ints, time: Ints | Floats, share: float = _HAS) -> tuple[int, ...]:
+    def ranks_of_most(
+        self, rank: Ints, time: Ints | Floats, share: float = _MIN_RANK_SHARE
+    ) -> tuple[int, ...]:
         """Return the ranks with at least a share of the time of the rank that has most."""
         total = np.bincount(rank, time, len(self.ranks))
         return tuple(np.flatnonzero(total >= share * total.max()).tolist())
@@ -148,18 +156,17 @@ class Scene:
         return OUTSIDE if self.graph.places else WHOLE_STEP
 
     def joint_place(self, number: int) -> str:
-        """Return the name of a place, which those that differ in numbers only have in common."""
+        """Return the name of a place, with ``N`` for its numbers if other places differ in them alone."""
         text = self.place(number)
         joint = without_numbers(text)
         return joint if joint in self.places else text
 
     def mostly(self, place: Ints, time: Ints | Floats) -> str:
         """Return the place with most of some time; ``place`` and ``time`` have shape (n,)."""
-        # `NONE` is -1.
-        return self.place(int(np.bincount(place + 1, time).argmax()) - 1)
+        return self.place(place_with_most(place, time))
 
     def per_step(self, rank: Ints, time: Ints | Floats) -> tuple[float, int]:
-        """Return the time per step on the rank where it is most, and that rank if it alone has the time."""
+        """Return the maximum over the ranks of the time per step, and its rank if it alone has the time."""
         total = np.bincount(rank, time, len(self.ranks)) / self.graph.steps
         most = int(total.argmax())
         other_totals = np.delete(total, most)
@@ -178,7 +185,7 @@ class Scene:
 
     @cached_property
     def held_calls(self) -> Ints:
-        """The launches that wait, and the calls that wait for the work before their copy more than for it."""
+        """The launches that wait, and the calls that wait longer for earlier work than for their own copy."""
         work, calls = self.graph.work, self.graph.calls
         rows = np.flatnonzero((work.category == Category.MEM) & np.isin(work.call, self.graph.blocked))
         call = work.call[rows]
@@ -186,7 +193,7 @@ class Scene:
         return np.union1d(held, self.graph.blocked[calls.kind[self.graph.blocked] == CallKind.LAUNCH])
 
     def mostly_outside_mpi(self, time: Ints | Floats) -> str:
-        """Return the place with most of the time of each place, and of that outside all, which comes last."""
+        """Return the place with most time; ``time`` is by place, with that outside all places last."""
         most = int(time.argmax())
         return self.graph.places[most] if most < len(self.graph.places) else WHOLE_STEP
 

@@ -18,18 +18,19 @@ from hpcprof.common.units import format_ns
 from hpcprof.profiles.timeline import NO_NAME, Floats, Ints, Timeline
 
 _FEWEST_FOR_SPIKES = 5
-_SPIKE_RATIO = 1.25
-_SPIKE_DEVIATIONS = 8
+"""Minimum number of steps to look for spikes."""
+_SPIKE_RATIO, _SPIKE_DEVIATIONS = 1.25, 8
+"""Minimum ratio of a spike to the median step, and minimum distance from it in standard deviations."""
 MOST_SPIKES = 0.34
-"""If a larger share of the steps is far off, they are no exceptions."""
+"""Maximum share of the steps that are spikes: more are no exceptions."""
 
-_FEWEST_FOR_DRIFT = 10
-_FEWEST_AT_LEVEL = 3
+_FEWEST_FOR_DRIFT, _FEWEST_AT_LEVEL = 10, 3
+"""Minimum number of steps to look for a drift, and at each level."""
 _MOST_LEVELS = 1_000
-"""The time to find a level grows with the square of the steps."""
+"""Maximum number of values in the search for a level, whose time grows with their square."""
 
-_DRIFT_RATIO = 1.03
-_DRIFT_ERRORS = 7.0
+_DRIFT_RATIO, _DRIFT_ERRORS = 1.03, 7.0
+"""Minimum ratio of the levels of a drift, and minimum change in its standard errors."""
 _SHRINKS = 2.0
 """Maximum ratio of the longest to the shortest step on a falling line for the same work."""
 _WANDERS, _SPANS, _FEWEST_OF_SPAN = 4.0, 12, 8
@@ -70,13 +71,14 @@ class Drift(NamedTuple):
 def drift(series: StepSeries) -> Drift | None:
     """Return the change of the level of the steps; None if that is chance.
 
-    The level is a line, or one level up to some step and another from there on, whichever is closer to the
-    steps. Its change counts if it is 3 % and seven of its standard errors, which the correlation of
-    neighbouring steps makes larger, and four times as much as longer spans of steps are off the level: the
-    steps of many runs wander (``benchmarks/drift.py`` shows how often that happens by chance). The first and
-    the last step are left out, and spikes. Neighbours among many steps count as one by their median. Steps
-    that get shorter have the same cause: the level is not steady. If they shrink on a line to less than half,
-    they do less and less work, such as those of an elimination.
+    1. Leave out the first and the last step and spikes; replace neighbours among many steps by their median.
+    2. Fit two models: a line (Theil and Sen), and one level up to a change point and another after it. The
+       model with the smaller sum of distances is the level.
+    3. A line on which steps shrink to less than half is no drift: they do less and less work, as in an
+       elimination. Steps that get shorter otherwise count, as the level is not steady.
+    4. The change counts if it is at least 3 %, seven of its standard errors, with the correlation of
+       neighbouring steps, and four times the deviation of longer spans of steps from the level. The steps of
+       many runs wander: ``benchmarks/drift.py`` measures the false alarms.
     """
     rows = np.setdiff1d(np.arange(1, len(series.wall) - 1), spikes(series))
     rows, wall = _blocks(rows, series.wall[rows].astype(float))
@@ -85,7 +87,7 @@ def drift(series: StepSeries) -> Drift | None:
         return None
     all_steps = np.arange(len(series.wall))
     fewest = max(_FEWEST_AT_LEVEL, count // 6)
-    # A second level begins where two medians as levels are closest to the steps.
+    # The change point: two medians as levels are closest to the steps.
     possible = range(fewest, count - fewest + 1)
     first = min(possible, key=lambda first: _distance(wall[:first]) + _distance(wall[first:]))
     line = _line(rows, wall)
@@ -108,14 +110,15 @@ def drift(series: StepSeries) -> Drift | None:
     # Residuals of few steps are too close to the fit.
     if high - low < _DRIFT_ERRORS * (1 + _DRIFT_ERRORS / count) * error:
         return None
-    if high - low < _WANDERS * _wander_share(residuals):
+    if high - low < _WANDERS * _span_deviation(residuals):
         return None
     worse = series.steps[level > (low + high) / 2] if changes else np.empty(0, np.int64)
     excess = float(np.mean(level)) - low
     return Drift(excess, error * excess / (high - low), worse)
 
 
-def _wander_share(residuals: Floats) -> float:
+def _span_deviation(residuals: Floats) -> float:
+    """Return the standard deviation of the medians of spans of steps from the level, 0 for short series."""
     size = -(-len(residuals) // _SPANS)
     if size < _FEWEST_OF_SPAN:
         return 0.0
@@ -134,7 +137,7 @@ def _blocks(rows: Ints, wall: Floats) -> tuple[Ints, Floats]:
 
 
 def _line(number: Ints, wall: Floats) -> tuple[float, float]:
-    """Return the slope and the height at 0 of the line of Theil and Sen, which single steps do not bend."""
+    """Return the slope and the intercept of the Theil-Sen line, which is robust against single steps."""
     first, second = np.triu_indices(len(wall), 1)
     slope = float(np.median((wall[second] - wall[first]) / (number[second] - number[first])))
     return slope, float(np.median(wall - slope * number))
@@ -216,7 +219,7 @@ def spikes_and_pauses(series: StepSeries, timelines: Mapping[int, Timeline]) -> 
 
 
 def named_steps(steps: Sequence[int]) -> str:
-    """Return steps in words: ``"step 3"``, ``"steps 3, 4"``; of many the first ones."""
+    """Return steps in words, at most `_MAX_NAMED_STEPS`: ``"step 3"``, ``"steps 3, 4"``."""
     named = ", ".join(map(str, steps[:_MAX_NAMED_STEPS])) + (", …" if len(steps) > _MAX_NAMED_STEPS else "")
     return f"step{'s' if len(steps) > 1 else ''} {named}"
 

@@ -20,6 +20,7 @@ from hpcprof.analysis.explain.replay import Replay, Times
 from hpcprof.analysis.explain.replayable import Replayable, replayable
 from hpcprof.common.errors import HpcprofError, UsageError, unknown
 from hpcprof.common.patterns import matches
+from hpcprof.profiles.columns.unique import begins_run, ends_run
 from hpcprof.profiles.timeline import Category, Ints, Mask
 
 
@@ -51,10 +52,10 @@ def predict_each(inputs: ExplainInputs, sets: Sequence[Sequence[Change]]) -> lis
 
 
 def _unreplayed(replay: Replay, kinds: pd.DataFrame) -> tuple[float, float]:
-    """Return what the account's median step and elapsed time have beyond the replay's, in ns.
+    """Return the excess of the account's median step and elapsed time over the replay's, in ns.
 
-    The replay has no last step without an end, and no time after the last operation of one. It has steps that
-    take long once, which the account's elapsed time leaves out: there, the difference is no time of a step.
+    The replay lacks a last step without an end, and the time after the last operation of a step. The excess
+    of the elapsed time is 0 if steps take long once: the account leaves these out, and the replay does not.
     """
     if not len(kinds) or kinds["steps"].iloc[0] != replay.graph.steps:
         return 0.0, 0.0
@@ -79,8 +80,8 @@ def _predict_step(
     predicted = replay.walls(moments)
     steps = replay.elapsed(moments)
     elapsed, base_elapsed, measured_elapsed = (
-        float(each.mean())
-        for each in (steps, replay.elapsed(replay.unchanged), replay.elapsed(replay.graph.observed))
+        float(times_of_steps.mean())
+        for times_of_steps in (steps, replay.elapsed(replay.unchanged), replay.elapsed(replay.graph.observed))
     )
     base, wall = float(np.median(unchanged)), float(np.median(predicted))
     error = base - float(np.median(measured))
@@ -104,6 +105,8 @@ def _predict_step(
 
 
 class _Changer:
+    """Applies the changes of a user to the times of a replay."""
+
     def __init__(self, replay: Replay) -> None:
         self.replay, self.graph, self.removals = replay, replay.graph, Removals(replay)
         self._of_mpi = MpiRemovals(replay, part) if (part := replay.graph.mpi) is not None else None
@@ -152,14 +155,14 @@ class _Changer:
         return times.with_alone(np.where(rows, times.alone * factor, times.alone))
 
     def _calls(self, times: Times, change: Change) -> Times:
-        """Scale the own time of calls; those that take no time do not wait either."""
+        """Scale the own time of calls; calls scaled to no time do not wait either."""
         calls = np.flatnonzero(self._mask_of_names(change.pattern, self.graph.calls.name, "API call"))
         edges = self.removals.edge_of_call[EdgeKind.CALL][calls]
         scaled = times.set_lag(edges, np.rint(times.lag[edges] * change.factor).astype(np.int64))
         return scaled if change.factor else self.removals.waits(scaled, calls)
 
     def _mpi(self, times: Times, change: Change) -> Times:
-        """Scale what calls of MPI take after everything that they need has come."""
+        """Scale the transfer time of MPI calls, without their waits."""
         rows = self._mask_of_names(change.pattern, self.graph.calls.name, "MPI call")
         if self._of_mpi is None:
             raise UsageError("MPI calls are replayed only if all ranks make some.")
@@ -180,8 +183,7 @@ class _Changer:
             raise UsageError(f"the range {change.pattern!r} launches no kernels in the replayed steps.")
         scaled, rows = self._scale_times(times, computes, change.factor), np.flatnonzero(computes)
         rows = rows[np.lexsort((work.start[rows], work.step[rows], graph.work_rank[rows]))]
-        rank, step = graph.work_rank[rows], work.step[rows]
-        last = rows[np.append((rank[1:] != rank[:-1]) | (step[1:] != step[:-1]), True)[: len(rows)]]
+        last = rows[ends_run(graph.work_rank[rows], work.step[rows])]
         alone = scaled.alone.copy()
         alone[last] += change.add_ns
         return scaled.with_alone(alone)
@@ -201,9 +203,7 @@ class _Changer:
         call = np.concatenate((pieces.call[inside[pieces.place]], np.flatnonzero(inside[graph.calls.place])))
         call = np.unique(call)
         # The first call after a gap in an earlier step belongs to that one.
-        step = graph.calls.step[call]
-        group = graph.call_rank[call] * (int(step.max(initial=0)) + 2) + step
-        first = call[np.append(True, group[1:] != group[:-1])[: len(call)]]
+        first = call[begins_run(graph.call_rank[call], graph.calls.step[call])]
         # Host time before the first call of all is in no step, unless there is one step alone.
         begins = graph.calls.before[first] == NONE
         first = first + begins if begins.all() else first[~begins]

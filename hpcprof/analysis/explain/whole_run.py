@@ -1,4 +1,4 @@
-"""Findings that need no replay: what the times of the steps show, and what the profiles lack."""
+"""Findings that need no replay: changes of the step time, copies without steps, and incomplete profiles."""
 
 import re
 import sys
@@ -10,8 +10,8 @@ import pandas as pd
 
 from hpcprof.analysis.account.places import NONE
 from hpcprof.analysis.collectives.matches import Arrivals
-from hpcprof.analysis.explain.cause import Cause, Trait, find_cause, is_a
-from hpcprof.analysis.explain.causes.late_rank import HELD_UP
+from hpcprof.analysis.explain.cause import Cause, Trait, find_cause, has_trait
+from hpcprof.analysis.explain.causes.late_rank import MAX_HELD_UP_RATIO
 from hpcprof.analysis.explain.edge_kinds import EdgeKind
 from hpcprof.analysis.explain.evidence import Tables, largest, step_evidence
 from hpcprof.analysis.explain.explanation import (
@@ -31,7 +31,9 @@ from hpcprof.analysis.explain.inputs import ExplainInputs
 from hpcprof.analysis.explain.intervals import MODEL_SHARE, half_width
 from hpcprof.analysis.explain.replay import Replay
 from hpcprof.analysis.explain.run_graph import RunGraph
+from hpcprof.analysis.explain.scene import place_with_most
 from hpcprof.analysis.explain.step_series import Pause, drift, named_steps, spikes_and_pauses
+from hpcprof.analysis.statistics.confidence_intervals import NORMAL_90
 from hpcprof.analysis.statistics.grouped import sums
 from hpcprof.analysis.steps.capture_losses import MIGRATION
 from hpcprof.analysis.steps.run_step import PARTS, StepSeries, step_series, whole_steps
@@ -54,8 +56,8 @@ _DOUBLE = re.compile(
 """Names of kernels that compute in double precision alone: of templates, CuPy, CUTLASS and cuBLAS. Optimizers
 take their rates as doubles and compute in single precision."""
 
-_MAIN_SHARE = 0.5
-"""Minimum share of a time that is most of it: of kernels in double precision, of copies beside no kernel."""
+_MIN_MAIN_SHARE = 0.5
+"""Minimum share of kernels in double precision, and of copies beside no kernel, to be most of them."""
 
 _ON_GPU = re.compile(r"memset|fill|DtoD|Device-to-Device", re.IGNORECASE)
 """Names of memory operations that move nothing between host and GPU."""
@@ -78,10 +80,8 @@ RECURRING = 3
 _MIN_WAITING_SHARE, _MIN_IDLE_SHARE = 0.05, 0.25
 """Minimum shares of a step, of waiting and of idle time of the GPU or waiting in MPI, without a finding."""
 _MAX_COVERED_SHARE = 0.75
-"""Maximum share of the time on the GPU in steps for the rest to be named."""
-_NORMAL = 1.645
-"""Half width of a 90 % interval in standard errors."""
-_MAX_NAMED = 8
+"""Maximum share of the time on the GPU in steps for a sentence about the rest of the capture."""
+_MAX_NAMED_RANKS = 8
 
 _WAVEFRONT = (
     "Messages pass from rank to rank, and a rank begins when the one before it has sent: smaller blocks let "
@@ -97,12 +97,12 @@ _SCHEDULE = (
 """The reason why ranks of a pipeline wait that none makes wait in each step."""
 
 
-def of_series(
+def series_findings(
     tables: Tables, ranks: tuple[int, ...], series: StepSeries, timelines: Mapping[int, Timeline]
 ) -> tuple[list[Finding], list[Pause]]:
-    """Return what the times of the steps show by themselves, and the pauses between steps."""
+    """Return the findings in the times of the steps, and the pauses between steps."""
     (high, pauses), change = spikes_and_pauses(series, timelines), drift(series)
-    # A step that takes long once is told by itself.
+    # Steps that take long once are reported by `once_steps`.
     high = np.setdiff1d(high, single_long_steps(series.wall.tolist()))
     findings = []
     if len(high):
@@ -110,15 +110,15 @@ def of_series(
         excess = float((series.wall[high] - usual).sum()) / len(series.wall)
         steps = tuple(series.steps[high].tolist())
         half = half_width(np.delete(series.wall, high).astype(float))
-        findings.append(_of_steps(tables, ranks, series, Cause.STEP_SPIKES, (excess, half), steps))
+        findings.append(_step_finding(tables, ranks, series, Cause.STEP_SPIKES, (excess, half), steps))
     if change:
         steps = tuple(change.steps.tolist())
-        saving = change.excess, float(np.hypot(_NORMAL * change.error, MODEL_SHARE * change.excess))
-        findings.append(_of_steps(tables, ranks, series, Cause.STEP_DRIFT, saving, steps))
+        saving = change.excess, float(np.hypot(NORMAL_90 * change.error, MODEL_SHARE * change.excess))
+        findings.append(_step_finding(tables, ranks, series, Cause.STEP_DRIFT, saving, steps))
     return findings, pauses
 
 
-def _of_steps(
+def _step_finding(
     tables: Tables,
     ranks: tuple[int, ...],
     series: StepSeries,
@@ -149,11 +149,10 @@ def unexplained_waiting(
     loose: int,
     once: Sequence[OnceStep] = (),
 ) -> Iterator[NotJudged]:
-    """Yield how long the ranks wait for each other in a step, if no finding explains most of that.
+    """Yield the waiting of ranks for each other in a step, if no finding explains most of it.
 
     ``wall`` is the time of a step in ns, ``pipeline`` tells whether ranks send each other messages, and
-    ``loose`` ranks have clocks that are not aligned with the others. The waits of ranks in the steps ``once``
-    are not counted.
+    ``loose`` is the number of ranks without an aligned clock. Waits in the steps ``once`` do not count.
     """
     account = inputs.tables["step_account"]
     for pause in once:
@@ -164,18 +163,18 @@ def unexplained_waiting(
     late = (
         item
         for item in findings
-        if is_a(item.cause, Trait.DELAYS_OTHERS) or len(item.ranks) < len(inputs.ranks)
+        if has_trait(item.cause, Trait.DELAYS_OTHERS) or len(item.ranks) < len(inputs.ranks)
     )
     explained = sum(item.saving_ns or 0 for item in late)
     mean = 0.0 if waited.isna().all() else float(waited.mean())
     if mean - explained >= _MIN_WAITING_SHARE * wall:
         reason = _waiting_reason(inputs, findings, pipeline, loose)
-        yield NotJudged(WAITING, f"on average a rank waits {_of_step(mean, wall)} for others. {reason}")
+        yield NotJudged(WAITING, f"on average a rank waits {_share_of_step(mean, wall)} for others. {reason}")
     rows = account[waited.isna()]
     communicated = float(rows["exposed_comm_ns"].mean()) if len(rows) else 0.0
     if communicated >= _MIN_WAITING_SHARE * wall:
-        ranks = named_ranks(sorted(rows["rank"].unique().tolist()), _MAX_NAMED)
-        share = _of_step(communicated, wall)
+        ranks = named_ranks(sorted(rows["rank"].unique().tolist()), _MAX_NAMED_RANKS)
+        share = _share_of_step(communicated, wall)
         reason = inputs.coverage or "no collectives on aligned clocks show when others arrive"
         yield NotJudged(
             WAITING,
@@ -187,9 +186,9 @@ def unexplained_waiting(
 def unexplained_in_mpi(
     graph: RunGraph, weights: Floats | None, findings: Sequence[Finding], wall: float
 ) -> Iterator[NotJudged]:
-    """Yield how long ranks wait in MPI in a step of ``wall`` ns, if much of that has no finding.
+    """Yield the waiting of ranks in MPI in a step of ``wall`` ns, if findings do not explain it.
 
-    ``weights`` are those of the steps in ``wall``, None if all count alike.
+    ``weights`` are the weights of the steps in ``wall``, None if all count alike.
     """
     if graph.mpi is None:
         return
@@ -197,20 +196,20 @@ def unexplained_in_mpi(
     mean = float(np.average(waits, weights=weights)) / graph.mpi.ranks
     if mean - sum(item.saving_ns or 0 for item in findings) >= _MIN_IDLE_SHARE * wall:
         reason = _WAVEFRONT if graph.mpi.is_pipeline else f"{_UNEXPLAINED} (--analysis mpi_delays)"
-        yield NotJudged(WAITING, f"on average a rank waits {_of_step(mean, wall)} for others. {reason}")
+        yield NotJudged(WAITING, f"on average a rank waits {_share_of_step(mean, wall)} for others. {reason}")
 
 
-def _of_step(time: float, wall: float) -> str:
+def _share_of_step(time: float, wall: float) -> str:
     return f"{format_ns(time)} of a step ({100 * time / wall:.0f} %)"
 
 
 def unexplained_idle(
     account: pd.DataFrame, findings: Sequence[Finding], wall: float, uncertain: Sequence[NotJudged]
 ) -> Iterator[NotJudged]:
-    """Yield how long the GPU is idle in a step of ``wall`` ns, if no finding explains most of that.
+    """Yield the idle time of the GPU in a step of ``wall`` ns, if no finding explains most of it.
 
-    ``uncertain`` are the causes that may have findings with more steps, the costliest first: the first one of
-    the host may explain it.
+    ``uncertain`` are the causes that more steps may confirm, the costliest first: the first one of the host
+    may explain the idle time.
     """
     idle = float(account["idle_ns"].astype(float).median()) if len(account) else 0.0
     if idle - sum(item.saving_ns or 0 for item in findings) >= _MIN_IDLE_SHARE * wall:
@@ -218,13 +217,14 @@ def unexplained_idle(
         host_causes = [item for item in uncertain if find_cause(item.what).is_of_host]
         if host_causes:
             reason = f"perhaps for {find_cause(host_causes[0].what).title}: {host_causes[0].reason}"
-        yield NotJudged(IDLE, f"the GPU is idle for {_of_step(idle, wall)}, {reason}")
+        yield NotJudged(IDLE, f"the GPU is idle for {_share_of_step(idle, wall)}, {reason}")
 
 
 def moving_pages(breakdown: pd.DataFrame, copies: pd.DataFrame) -> Iterator[NotJudged]:
-    """Yield how long the driver moves pages of unified memory, if it is much of the capture.
+    """Yield the time in which the driver moves pages of unified memory, if it is much of the capture.
 
-    Kernels that need the pages run meanwhile. ``breakdown`` and ``copies`` are that table and ``memops``.
+    Kernels that need the pages run meanwhile. ``breakdown`` is the table of that name, ``copies`` is
+    ``memops``.
     """
     if not len(breakdown) or not len(copies):
         return
@@ -233,7 +233,7 @@ def moving_pages(breakdown: pd.DataFrame, copies: pd.DataFrame) -> Iterator[NotJ
     time = float(moved["total_ns"].astype(float).sum())
     if len(moved) and time >= _MIN_MOVING_SHARE * times["span_ns"]:
         amount = format_bytes(float(moved["total_bytes"].astype(float).sum()))
-        if times["exposed_mem_ns"] < _MAIN_SHARE * float(copies["total_ns"].astype(float).sum()):
+        if times["exposed_mem_ns"] < _MIN_MAIN_SHARE * float(copies["total_ns"].astype(float).sum()):
             remedy = "and kernels that need them wait: cudaMemPrefetchAsync moves them before"
         else:
             remedy = "while no kernel runs"
@@ -260,7 +260,7 @@ def double_precision(kernels: pd.DataFrame) -> Iterator[NotJudged]:
     computing = kernels[kernels["class"] == "comp"]
     time = computing["total_ns"].astype(float)
     double = float(time[computing["name"].str.contains(_DOUBLE)].sum())
-    if double and double >= _MAIN_SHARE * time.sum():
+    if double and double >= _MIN_MAIN_SHARE * time.sum():
         yield NotJudged(
             PRECISION,
             f"{100 * double / time.sum():.0f} % of the time of kernels is in those of double precision, by "
@@ -291,7 +291,7 @@ def with_page_waits(
 
 
 def rest_of_capture(breakdown: pd.DataFrame, covered_ns: float, steps: bool = True) -> Iterator[NotJudged]:
-    """Yield how much of the time on the GPU the steps leave out, if it is much.
+    """Yield the time on the GPU outside the steps, if it is much.
 
     ``breakdown`` is the table of that name, and ``covered_ns`` the time of all steps together or, without
     ``steps``, of the judged work.
@@ -315,7 +315,7 @@ def _waiting_reason(inputs: ExplainInputs, findings: Sequence[Finding], pipeline
         return f"{_UNEXPLAINED}{_last_to_arrive(inputs.arrivals())}"
     if slowest is None:
         return _SCHEDULE
-    stage, saved = named_ranks(slowest.ranks, _MAX_NAMED), format_ns(slowest.saving_ns or 0)
+    stage, saved = named_ranks(slowest.ranks, _MAX_NAMED_RANKS), format_ns(slowest.saving_ns or 0)
     balanced = f"The stage of {stage} has the most work; to balance the stages would save {saved}"
     return f"{_SCHEDULE}. {balanced}"
 
@@ -331,8 +331,8 @@ def _last_to_arrive(arrivals: Iterable[Arrivals]) -> str:
     return f": the last one to arrive is rank {ranks[times.argmax()]} in {often}"
 
 
-def of_capture(inputs: ExplainInputs) -> Iterator[Finding]:
-    """Yield what the profiles lack: ranks, and rows that were left out."""
+def incomplete_capture(inputs: ExplainInputs) -> Iterator[Finding]:
+    """Yield the finding about ranks without a profile, and losses of profiles."""
     lacking = tuple(rank for rank, losses in inputs.losses.items() if losses)
     if not lacking and not inputs.coverage:
         return
@@ -357,8 +357,8 @@ def of_capture(inputs: ExplainInputs) -> Iterator[Finding]:
     )
 
 
-def of_capture_without_steps(inputs: ExplainInputs) -> Iterator[Finding]:
-    """Yield that copies with the host take much of a capture without steps, where nothing else is judged."""
+def copies_without_steps(inputs: ExplainInputs) -> Iterator[Finding]:
+    """Yield the finding about copies with the host in a capture without steps, if they take much of it."""
     if len(inputs.tables["step_account"]):
         return
     breakdown, copies = inputs.tables["breakdown"], inputs.tables["memops"]
@@ -387,10 +387,10 @@ def of_capture_without_steps(inputs: ExplainInputs) -> Iterator[Finding]:
 def with_first_work(
     replayed: Sequence[Finding], inputs: ExplainInputs, timelines: Mapping[int, Timeline], elapsed: int
 ) -> list[Finding]:
-    """Add the host work of a single step, of ``elapsed`` ns, before the GPU gets any.
+    """Add the host work before the first operation of the GPU, in captures of a single step.
 
-    Replays begin with the first operation of the GPU, and leave it out. It adds to the host work that they
-    find in the same place.
+    Replays begin with that operation. The time is added to a finding about host work in the same place, if
+    there is one. ``elapsed`` is the time of the step in ns.
     """
     waited = elapsed
     for rank in inputs.ranks:
@@ -419,7 +419,7 @@ def with_first_work(
 
 
 def without_judged_copies(findings: Sequence[Finding], replayed: Sequence[Finding]) -> list[Finding]:
-    """Return the findings without that of copies without a price, if the replay has priced copies."""
+    """Return the findings without that about copies of the capture, if the replay has priced copies."""
     priced = [part for item in replayed for part in (item, *item.alternatives)]
     if all(item.cause != Cause.BLOCKING_COPY for item in priced):
         return [*findings]
@@ -427,9 +427,9 @@ def without_judged_copies(findings: Sequence[Finding], replayed: Sequence[Findin
 
 
 def is_rare(finding: Finding) -> bool:
-    """Return whether a finding is about long steps on fewer occasions than show that the program causes them.
+    """Return whether a finding is about long steps on fewer than `RECURRING` occasions.
 
-    Anything else on a machine may hold up a program on CPUs for once; steps in a row are one occasion.
+    Other processes of a machine may hold up a program on CPUs once. Steps in a row are one occasion.
     """
     occasions = sum(step - 1 not in finding.steps for step in finding.steps)
     return finding.cause == Cause.STEP_SPIKES and occasions < RECURRING
@@ -437,11 +437,11 @@ def is_rare(finding: Finding) -> bool:
 
 def is_held_up(finding: Finding, held_up: float) -> bool:
     """Return whether a finding is about long steps of a program whose calls of MPI are held up as well."""
-    return finding.cause == Cause.STEP_SPIKES and held_up >= HELD_UP * (finding.saving_ns or 0)
+    return finding.cause == Cause.STEP_SPIKES and held_up >= MAX_HELD_UP_RATIO * (finding.saving_ns or 0)
 
 
 def rare_steps(finding: Finding) -> NotJudged:
-    """Return what long steps cost that the program need not cause."""
+    """Return the cost of long steps that may have another reason than the program."""
     reason = (
         "too rare to tell" if is_rare(finding) else "not enough to tell, since calls of MPI are held up too,"
     )
@@ -459,7 +459,7 @@ _ONCE_CAUSES = {
     "exposed_mem_ns": (Cause.BLOCKING_COPY, "copies"),
     "idle_ns": (Cause.HOST_WORK, "idle"),
 }
-"""The cause that a longer part points to, and the name of the part."""
+"""The likely cause of a longer part of the account, and the name of the part."""
 
 
 def once_steps(account: pd.DataFrame) -> tuple[OnceStep, ...]:
@@ -485,9 +485,9 @@ STREAM_WAITS = "waits between streams"
 
 
 def waits_between_streams(replay: Replay) -> Iterator[NotJudged]:
-    """Yield what a step would gain at most if kernels did not wait for those of other streams, if it is much.
+    """Yield the maximum gain of a step if kernels did not wait for those of other streams, if it is much.
 
-    Whether they could run at once depends on the data that they need and on how much of the GPU they fill.
+    Whether they could run at once depends on their data and on their share of the GPU.
     """
     graph = replay.graph
     work, edges = graph.work, graph.edges
@@ -506,9 +506,7 @@ def waits_between_streams(replay: Replay) -> Iterator[NotJudged]:
     begin = np.maximum(work.start[source], np.where(ahead == NONE, work.start[source], work.end[ahead]))
     held = np.bincount(work.name[source], (work.end[source] - begin).clip(min=0))
     kernel = int(held.argmax())
-    places = work.place[source[work.name[source] == kernel]]
-    # `NONE` is -1.
-    place = int(np.bincount(places + 1).argmax()) - 1
+    place = place_with_most(work.place[source[work.name[source] == kernel]])
     inside = "" if place == NONE else f" in {graph.places[place]}"
     yield NotJudged(
         STREAM_WAITS,

@@ -35,6 +35,7 @@ from hpcprof.analysis.predict.operation_graph import (
     OperationGraph,
     operation_graphs,
 )
+from hpcprof.analysis.statistics.confidence_intervals import NORMAL_90
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.common.patterns import matches
 from hpcprof.common.units import listed, named_ranks
@@ -50,7 +51,6 @@ _MOST_FINDINGS = 5
 _MOST_VALUES = 256
 """Maximum number of ranks, stages, replicas or names that are replayed one by one."""
 _MOST_NAMES = 4
-_NORMAL_90 = 1.645
 
 _REMEDIES = {
     Cause.LATE_RANK_COMPUTE: cause_of(Cause.LATE_RANK_COMPUTE).remedy,
@@ -298,7 +298,7 @@ def _finding(
     talks = slowdown is None or bool(rows.loc[rows["name"] == names[0], "kind"].isin(COMMUNICATION).all())
     cause = Cause.EXPOSED_COMMUNICATION if talks else Cause.LATE_RANK_COMPUTE
     cause = Cause.PIPELINE_BUBBLE if place == "stage" and not talks else cause
-    half = _NORMAL_90 * float(saving.std()) / np.sqrt(len(saving))
+    half = NORMAL_90 * float(saving.std()) / np.sqrt(len(saving))
     mean = float(saving.mean())
     texts, evidence = (), ()  # type: tuple[str, ...], tuple[Evidence, ...]
     if slowdown is not None:
@@ -334,7 +334,7 @@ def what_if_operations(table: pd.DataFrame, changes: Sequence[Change]) -> Predic
         durations = _changed_times(replay, durations, change)
     measured = np.concatenate([graph.measured for graph in replay.graphs])
     unchanged, predicted = replay.walls(replay.measured), replay.walls(durations)
-    half = _NORMAL_90 * float(np.std(predicted)) / np.sqrt(len(predicted)) + abs(
+    half = NORMAL_90 * float(np.std(predicted)) / np.sqrt(len(predicted)) + abs(
         float(np.median(unchanged) - np.median(measured))
     )
     wall = float(np.median(predicted))

@@ -8,6 +8,9 @@ from hpcprof.analysis.statistics.student import student_quantile
 from hpcprof.profiles.timeline import Floats, Ints, Mask
 
 CONFIDENCE = 0.95
+NORMAL_90 = 1.645
+"""Half width of a 90 % interval of a normal distribution, in standard errors."""
+
 RATIO_DIGITS = 4
 """Decimals of the ratios that have such an interval."""
 

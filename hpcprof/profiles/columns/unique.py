@@ -153,6 +153,18 @@ def rows_by_key(*columns: Ints) -> list[tuple[list[int], Ints]]:
     return list(zip(keys.tolist(), np.split(rows, cuts), strict=False))
 
 
+def begins_run(*columns: Ints) -> Mask:
+    """Return a mask of the rows that differ from the row before in any column; shape (n,)."""
+    mask = np.ones(len(columns[0]), bool)
+    mask[1:] = np.any([column[1:] != column[:-1] for column in columns], axis=0)
+    return mask
+
+
+def ends_run(*columns: Ints) -> Mask:
+    """Return a mask of the rows that differ from the row after them in any column; shape (n,)."""
+    return begins_run(*(column[::-1] for column in columns))[::-1]
+
+
 def in_ranges(first: Ints, count: Ints) -> Ints:
     """Return ``count`` numbers from each ``first`` on, one range after the other."""
     positions: Ints = np.arange(int(count.sum())) + np.repeat(first - (np.cumsum(count) - count), count)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from hpcprof.analysis.collectives.verdicts import with_cost, with_hidden_lateness
-from hpcprof.analysis.explain.cause import Trait, is_a
+from hpcprof.analysis.explain.cause import Trait, has_trait
 from hpcprof.analysis.explain.changes import Change, Prediction, parse_changes
 from hpcprof.analysis.explain.explanation import (
     CAUSES,
@@ -302,7 +302,7 @@ def _late_ranks(
     costs = {
         rank: late.saving_ns
         for late in reversed(whole.shown())
-        if is_a(late.cause, Trait.DELAYS_OTHERS) and len(late.ranks) < whole.step.ranks
+        if has_trait(late.cause, Trait.DELAYS_OTHERS) and len(late.ranks) < whole.step.ranks
         for rank in late.ranks
     }
     even = {"lateness_p50_ns": 0, "lateness_low_ns": 0, "lateness_high_ns": 0}

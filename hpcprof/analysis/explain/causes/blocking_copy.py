@@ -18,8 +18,8 @@ TO_HOST = r"(?i)device-to-host|dtoh|d2h|DeviceToHost"
 FROM_HOST = r"(?i)host-to-device|htod|h2d|HostToDevice"
 """Names of copies from a host to its GPU."""
 
-_MOSTLY = 0.9
-"""Minimum share of the time of copies whose memory is pinned for none to gain by pinning."""
+_MIN_PINNED_SHARE = 0.9
+"""Minimum share of pinned memory, by time, for advice that does not ask to pin the memory of copies."""
 
 _PINNED = (
     "The copies of {where} use pinned memory already. Start them earlier, on a stream of their own beside "
@@ -27,13 +27,13 @@ _PINNED = (
 )
 
 _SMALL_COPY_NS = 5_000
-"""Maximum time of a copy of some values."""
+"""Maximum time of a copy of a few values, in ns."""
 
-MANY = 3
-"""Minimum number of small copies in a step of which all but one could go."""
+MIN_SMALL_COPIES = 3
+"""Minimum number of small copies per step and rank that one copy could replace."""
 
 _MAX_HOST_GAP_NS = 100_000
-"""Maximum time of the host between copies that one copy saves as well."""
+"""Maximum time of the host between two copies that joining them saves as well, in ns."""
 
 
 def candidates(scene: Scene) -> Iterator[Candidate]:
@@ -45,7 +45,7 @@ def candidates(scene: Scene) -> Iterator[Candidate]:
 
 
 def small_copies(scene: Scene, *, to_host: bool) -> Mask:
-    """Return a mask of the operations that copy some values, to the host or elsewhere."""
+    """Return a mask of the short copies to the host, or of those elsewhere; shape (operations,)."""
     work = scene.graph.work
     small: Mask = (work.category == Category.MEM) & (work.end - work.start < _SMALL_COPY_NS)
     small &= scene.named(lambda name: re.search(TO_HOST, name)) == to_host
@@ -53,20 +53,20 @@ def small_copies(scene: Scene, *, to_host: bool) -> Mask:
 
 
 def consecutive_copies(scene: Scene, place: str, small: Mask, cause: CauseDeclaration) -> Iterator[Candidate]:
-    """Yield the small copies of a place that follow others without a launch between: one could do.
+    """Yield the small copies of a place that follow others without a launch between, which one could replace.
 
-    The waits between them go too, and what the host does there for a short time.
+    Their removal includes the waits between them, and short work of the host there.
     """
     graph, work, calls = scene.graph, scene.graph.work, scene.graph.calls
     rows = np.flatnonzero(small & scene.removals.inside(place)[work.place])
     copying = np.unique(work.call[rows])
-    first = calls.before[copying]
-    waits = np.where((first != NONE) & (calls.kind[first] == CallKind.WAIT), first, NONE)
-    before = np.where(waits == NONE, first, calls.before[waits])
-    later = np.isin(before, copying)
-    if np.count_nonzero(later) < MANY * graph.steps * len(scene.ranks):
+    previous = calls.before[copying]
+    waits = np.where((previous != NONE) & (calls.kind[previous] == CallKind.WAIT), previous, NONE)
+    previous_work = np.where(waits == NONE, previous, calls.before[waits])
+    repeats = np.isin(previous_work, copying)
+    if np.count_nonzero(repeats) < MIN_SMALL_COPIES * graph.steps * len(scene.ranks):
         return
-    removed_calls = np.union1d(copying[later], waits[later & (waits != NONE)])
+    removed_calls = np.union1d(copying[repeats], waits[repeats & (waits != NONE)])
     copies = rows[np.isin(work.call[rows], removed_calls)]
     less = np.where(
         np.isin(np.arange(len(calls)), removed_calls) & (calls.gap < _MAX_HOST_GAP_NS), calls.gap, 0
@@ -75,12 +75,12 @@ def consecutive_copies(scene: Scene, place: str, small: Mask, cause: CauseDeclar
     copied = f"{{where}} copies a value or some {count} times in each step, one copy after another."
     advice = f"{copied} Put them together, and copy all at once."
     time = calls.end[removed_calls] - calls.start[removed_calls] + less[removed_calls]
-    remove = removal_of(scene, removed_calls, less, copies)
+    remove = removal(scene, removed_calls, less, copies)
     yield scene.candidate(cause, place, remove, graph.call_rank[removed_calls], time, advice=advice)
 
 
-def removal_of(scene: Scene, calls: Ints, less: Ints, rows: Ints) -> Remove:
-    """Return what takes out calls, operations (``rows``), and ``less`` ns of the host before each call."""
+def removal(scene: Scene, calls: Ints, less: Ints, rows: Ints) -> Remove:
+    """Return the removal of calls, operations (``rows``), and ``less`` ns of the host before each call."""
     removals = scene.removals
 
     def remove(times: Times) -> Times:
@@ -96,7 +96,7 @@ def copies_in(scene: Scene, place: str) -> Candidate:
     chosen = np.flatnonzero(removals.with_host & removals.inside(place)[work.place])
     time = work.end[chosen] - work.start[chosen]
     pinned = time[work.host_memory[chosen] == HostMemory.PINNED].sum()
-    advice = _PINNED if pinned > _MOSTLY * time.sum() else ""
+    advice = _PINNED if pinned > _MIN_PINNED_SHARE * time.sum() else ""
     remove = partial(removals.copies, place=place)
     return scene.candidate(BLOCKING_COPY, place, remove, scene.graph.work_rank[chosen], time, advice=advice)
 

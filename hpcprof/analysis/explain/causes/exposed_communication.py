@@ -10,11 +10,11 @@ from hpcprof.analysis.explain.annotations import Scene, Times
 from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Figures, PlaceRemedy, Trait, call_rows
 from hpcprof.analysis.explain.edge_kinds import EdgeKind
 from hpcprof.analysis.statistics.grouped import quotient
-from hpcprof.profiles.columns.unique import numbered_rows
+from hpcprof.profiles.columns.unique import ends_run, numbered_rows
 from hpcprof.profiles.timeline import Category, Floats
 
 _FEW_COLLECTIVES = 4
-"""Collectives of a step with fewer than this many are assumed to be sent in as many parts."""
+"""In a step with fewer collectives, each is assumed to be sent in this number of parts."""
 
 _USUAL_SLOWDOWN = 0.12
 """Assumed slowdown of compute beside communication, where the profile has no overlap."""
@@ -42,9 +42,9 @@ def _on_gpu(scene: Scene, place: str) -> Candidate:
 
 
 def _hide_communication(scene: Scene, times: Times, place: str) -> Times:
-    """Return the times with the communication of a place hidden, except the last collective of a step.
+    """Hide the communication of a place, except the last collective of each step.
 
-    A step with few collectives could send each in four parts, and all but the last part could be hidden.
+    In a step with few collectives (`_FEW_COLLECTIVES`), only the last part of the last one is exposed.
     """
     graph, work = scene.graph, scene.graph.work
     chosen = (work.category == Category.COMM) & scene.removals.inside(place)[work.place]
@@ -52,13 +52,14 @@ def _hide_communication(scene: Scene, times: Times, place: str) -> Times:
     rows = np.flatnonzero(chosen)
     _, group = numbered_rows(graph.work_rank[rows], work.step[rows])
     order = np.lexsort((work.start[rows], group))
-    last = order[np.append(group[order][1:] != group[order][:-1], True)[: len(order)]]
+    last = order[ends_run(group[order])]
     few = np.bincount(group, minlength=1)[group[last]] < _FEW_COLLECTIVES
     factor[rows[last]] = np.where(few, 1 / _FEW_COLLECTIVES, 1.0)
     return _slow_overlap(scene, scene.removals.communication(times, factor), factor, place)
 
 
 def _slow_overlap(scene: Scene, times: Times, factor: Floats, place: str) -> Times:
+    """Lengthen the compute of a place by the slowdown that the newly hidden communication causes."""
     graph, work = scene.graph, scene.graph.work
     hidden = scene.once(_exposed_transfer) * (1 - factor)
     lost = scene.replay.lost

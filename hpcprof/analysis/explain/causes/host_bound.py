@@ -10,7 +10,7 @@ from hpcprof.analysis.explain.annotations import Scene
 from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Figures, Trait, idle
 from hpcprof.analysis.explain.causes.small_kernels import is_short
 
-_MOSTLY, _NAMED_PLACES = 0.9, 3
+_MIN_NAMED_SHARE, _MAX_NAMED_PLACES = 0.9, 3
 """Minimum share of a slow host's time in the places that are named, and their maximum number."""
 
 
@@ -32,9 +32,9 @@ def _slow_launches(scene: Scene, place: str) -> Candidate:
     if place == WHOLE_STEP:
         total = np.bincount(pieces.place[chosen] + 1, time, len(scene.graph.places) + 1)
         order = np.argsort(-total)
-        most = order[: int(np.searchsorted(np.cumsum(total[order]), _MOSTLY * total.sum())) + 1]
+        most = order[: int(np.searchsorted(np.cumsum(total[order]), _MIN_NAMED_SHARE * total.sum())) + 1]
         named = map(scene.joint_place, (most - 1).tolist())
-        where = ", ".join(sorted([*dict.fromkeys(named)][:_NAMED_PLACES]))
+        where = ", ".join(sorted([*dict.fromkeys(named)][:_MAX_NAMED_PLACES]))
     return scene.candidate(
         HOST_BOUND, where, partial(removals.host_time, place=place, long=False), rank, time
     )

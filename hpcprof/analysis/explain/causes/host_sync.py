@@ -13,12 +13,13 @@ from hpcprof.analysis.explain.annotations import Scene
 from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Figures, Trait, idle, named
 from hpcprof.analysis.explain.causes.blocking_copy import (
     FROM_HOST,
-    MANY,
+    MIN_SMALL_COPIES,
     TO_HOST,
     consecutive_copies,
-    removal_of,
+    removal,
     small_copies,
 )
+from hpcprof.profiles.columns.unique import ends_run
 from hpcprof.profiles.timeline import Category, Ints
 
 _UPLOADS = (
@@ -32,12 +33,12 @@ def candidates(scene: Scene) -> Iterator[Candidate]:
     """Yield the calls of each place that wait for the GPU, with the copies that wait for other work."""
     is_upload = scene.removals.with_host & scene.named(lambda name: re.search(FROM_HOST, name))
     for place in scene.places:
-        yield _waits(scene, place, scene.graph.work.call[is_upload])
-        yield from _checks(scene, place)
+        yield _waiting_calls(scene, place, scene.graph.work.call[is_upload])
+        yield from _repeated_reads(scene, place)
         yield from consecutive_copies(scene, place, small_copies(scene, to_host=True), HOST_SYNC)
 
 
-def _waits(scene: Scene, place: str, to_gpu: Ints) -> Candidate:
+def _waiting_calls(scene: Scene, place: str, to_gpu: Ints) -> Candidate:
     removals, graph, held_calls = scene.removals, scene.graph, scene.held_calls
     # Where ranks wait for each other, a pause until the GPU has run dry may be a wait for them.
     waits = (CallKind.WAIT,) if graph.is_coupled else (CallKind.WAIT, CallKind.PAUSE)
@@ -53,17 +54,17 @@ def _waits(scene: Scene, place: str, to_gpu: Ints) -> Candidate:
     return scene.candidate(cause, place, remove, graph.call_rank[held], time, advice=advice)
 
 
-def _checks(scene: Scene, place: str) -> Iterator[Candidate]:
-    """Yield what a place does to read small values on the host several times in a step, but for the last.
+def _repeated_reads(scene: Scene, place: str) -> Iterator[Candidate]:
+    """Yield the repeated reads of small values on the host in a place, except the last read of a step.
 
-    That is the wait and the copy, the kernels whose results are only read so, and the long pauses of the host
-    before it launches more.
+    A read is its copy and wait, the kernels whose results are used for nothing else, and the long pause of
+    the host before its next launch.
     """
     removals, graph, work = scene.removals, scene.graph, scene.graph.work
     small = small_copies(scene, to_host=True)
     copies = np.flatnonzero(small & removals.inside(place)[work.place])
-    last = np.append(np.diff(work.step[copies]) + np.diff(graph.work_rank[copies]) != 0, True)[: len(copies)]
-    often = len(copies) >= MANY * graph.steps * len(scene.ranks)
+    last = ends_run(work.step[copies] + graph.work_rank[copies])
+    often = len(copies) >= MIN_SMALL_COPIES * graph.steps * len(scene.ranks)
     copies = copies[~last]
     calls = np.intersect1d(work.call[copies], graph.blocked)
     if not often or not len(calls):
@@ -85,7 +86,7 @@ def _checks(scene: Scene, place: str) -> Iterator[Candidate]:
         f"In {{where}}, a small value is copied to the host and waited for {count} times in each step. "
         "Check once in a step, or every few steps; let the GPU decide, or read the value of an earlier check."
     )
-    remove = removal_of(scene, calls, less, removed_work)
+    remove = removal(scene, calls, less, removed_work)
     yield scene.candidate(HOST_SYNC, place, remove, rank, time, advice=advice)
 
 

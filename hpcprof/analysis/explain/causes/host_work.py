@@ -13,15 +13,17 @@ from hpcprof.analysis.explain.causes.blocking_copy import copies_in
 from hpcprof.analysis.explain.causes.late_rank import INPUT, LATE_RANK_HOST
 
 _MIN_COPY_SHARE = 0.75
-"""Minimum share of copies in the time of pauses and copies, for the cause and remedy of copies."""
+"""Minimum share of copies in the time of pauses and copies for copies to be the cause."""
 
 
 def candidates(scene: Scene) -> Iterator[Candidate]:
     """Yield the long pauses and calls of each place, also joined with the copies of the place."""
     for place in scene.places:
         pauses, copies = pauses_in(scene, place), copies_in(scene, place)
-        together = min(pauses.own_ns, copies.own_ns) >= scene.least
-        for cause in (pauses, _pauses_and_copies(scene, pauses, copies)) if together else (pauses,):
+        causes = [pauses]
+        if min(pauses.own_ns, copies.own_ns) >= scene.least:
+            causes.append(_pauses_and_copies(scene, pauses, copies))
+        for cause in causes:
             yield scene.on_its_ranks(cause) if cause.has(Trait.LATE_RANK) else cause
 
 

@@ -35,7 +35,7 @@ from hpcprof.profiles.timeline import Category, Floats, Ints, Mask
 
 
 class KernelKind(IntEnum):
-    """The computation of a kernel, as far as its name tells."""
+    """The computation of a kernel, by its name."""
 
     OTHER = 0
     PRODUCT = 1
@@ -75,12 +75,12 @@ def _kind(name: str) -> KernelKind:
     return next((kind for kind, text in _KINDS if re.search(text, name, re.IGNORECASE)), KernelKind.OTHER)
 
 
-def _runs(scene: Scene, chosen: Ints) -> list[Ints]:
-    """Return the runs of chosen operations over equally large tensors that follow each other on a stream.
+def _sequences(scene: Scene, chosen: Ints) -> list[Ints]:
+    """Return the sequences of chosen operations on a stream that work on equally large tensors.
 
-    ``chosen`` are rows, ascending; operations are in the order of their streams. Kernels over the same
-    elements have grids that differ by a power of two, by what a thread of each takes. Short elementwise
-    kernels and memsets may lie between.
+    ``chosen`` are ascending rows; operations are in the order of their streams. The grids of kernels over the
+    same elements differ by a power of two, the elements per thread. Short elementwise kernels and memsets may
+    lie between.
     """
     if not len(chosen):
         return []
@@ -90,12 +90,12 @@ def _runs(scene: Scene, chosen: Ints) -> list[Ints]:
     follows = (long_before[later] - long_before[before] == 1) & (work.step[later] == work.step[before])
     follows &= work.stream[later] == work.stream[before]
     larger = np.log2(np.maximum(work.grid[later], 1) / np.maximum(work.grid[before], 1))
-    follows &= np.abs(larger - np.rint(larger).clip(-_WIDTHS, _WIDTHS)) < _MAX_GRID_RATIO
+    follows &= np.abs(larger - np.rint(larger).clip(-_MAX_GRID_POWER, _MAX_GRID_POWER)) < _GRID_TOLERANCE
     return np.split(chosen, np.flatnonzero(~follows) + 1)
 
 
-_WIDTHS, _MAX_GRID_RATIO = 3, 0.01
-"""Maximum power of two between the grids of kernels over equally many elements, and what rounding adds."""
+_MAX_GRID_POWER, _GRID_TOLERANCE = 3, 0.01
+"""Maximum power of two between the grids of kernels over equally many elements, and its rounding error."""
 
 
 _MAX_KERNELS_BETWEEN = 8
@@ -105,13 +105,13 @@ _MAX_SCORES_SHARE = 0.5
 """Maximum share of a product's time for moving the attention scores."""
 
 
-def _attention(scene: Scene) -> Iterator[Candidate]:
+def _unfused_attention(scene: Scene) -> Iterator[Candidate]:
     """Yield all attention without a fused kernel, as one cause: it is the same in each layer."""
     work, kind = scene.graph.work, scene.once(kernel_kinds)
     time = (work.end - work.start).astype(float)
     less = np.zeros(len(work))
     for softmax in np.flatnonzero(kind == KernelKind.SOFTMAX).tolist():
-        first, last = (_product(scene, softmax, direction) for direction in (-1, 1))
+        first, last = (_neighbouring_product(scene, softmax, direction) for direction in (-1, 1))
         if first is None or last is None:
             continue
         inner = np.arange(first + 1, last)
@@ -122,7 +122,7 @@ def _attention(scene: Scene) -> Iterator[Candidate]:
     yield from scene.of_operations(SLOW_ATTENTION, removed, less[removed])
 
 
-def _product(scene: Scene, softmax: int, direction: int) -> int | None:
+def _neighbouring_product(scene: Scene, softmax: int, direction: int) -> int | None:
     """Return the product before or after a softmax on its stream.
 
     Only elementwise kernels lie between, and memsets, as of the counters of a product.
@@ -139,9 +139,9 @@ def _product(scene: Scene, softmax: int, direction: int) -> int | None:
 
 
 _MIN_KERNEL_NS = 10_000
-"""Minimum time of a kernel of a chain: shorter ones are bound by their launch."""
+"""Minimum time of a kernel of a chain in ns: shorter ones are bound by their launch."""
 
-_FEWEST = 3
+_MIN_CHAIN_KERNELS = 3
 """Minimum number of kernels of a chain."""
 
 
@@ -149,14 +149,14 @@ def _chains(scene: Scene) -> Iterator[Candidate]:
     work, kind = scene.graph.work, scene.once(kernel_kinds)
     time = work.end - work.start
     elementwise = np.flatnonzero(
-        (kind == KernelKind.ELEMENTWISE) & (time >= _MIN_KERNEL_NS) & _moves_bytes(scene)
+        (kind == KernelKind.ELEMENTWISE) & (time >= _MIN_KERNEL_NS) & _in_elementwise_places(scene)
     )
-    runs = [run for run in _runs(scene, elementwise) if len(run) >= _FEWEST]
+    runs = [run for run in _sequences(scene, elementwise) if len(run) >= _MIN_CHAIN_KERNELS]
     spare = [run[np.arange(len(run)) != int(np.argmax(time[run]))] for run in runs]
     removed = np.concatenate([elementwise[:0], *spare])
     yield from scene.of_operations(ELEMENTWISE_CHAIN, removed, time[removed])
     passes = np.flatnonzero(scene.named(_LIST_PASS.search))
-    longest = np.argsort(np.bincount(work.name[passes], time[passes], 1))[-_PASSES_OF_FUSED:]
+    longest = np.argsort(np.bincount(work.name[passes], time[passes], 1))[-_FUSED_PASSES:]
     removed = passes[~np.isin(work.name[passes], longest)]
     yield from scene.of_operations(ELEMENTWISE_CHAIN, removed, time[removed], advice=_FUSED_OPTIMIZER)
 
@@ -164,7 +164,7 @@ def _chains(scene: Scene) -> Iterator[Candidate]:
 _LIST_PASS = re.compile("multi_tensor_apply_kernel(?!.*LpNorm)")
 """PyTorch's pass over a list of tensors, as of an optimizer or a scaler; norms have to come before it."""
 
-_PASSES_OF_FUSED = 2
+_FUSED_PASSES = 2
 """Number of passes over the list that take as long as one fused pass."""
 
 _FUSED_OPTIMIZER = (
@@ -184,7 +184,9 @@ def _repeated_indices(scene: Scene) -> Iterator[Candidate]:
     """Yield the gradients of indices that take more than three times their gathers, as one cause."""
     work = scene.graph.work
     time = work.end - work.start
-    gradients, gathers = (np.flatnonzero(scene.named(one.search)) for one in (_INDEX_GRADIENT, _GATHER))
+    gradients, gathers = (
+        np.flatnonzero(scene.named(pattern.search)) for pattern in (_INDEX_GRADIENT, _GATHER)
+    )
     least = _MAX_GATHER_RATIO * float(time[gathers].sum())
     if 0 < least < float(time[gradients].sum()):
         share = 1 - least / float(time[gradients].sum())
@@ -192,13 +194,13 @@ def _repeated_indices(scene: Scene) -> Iterator[Candidate]:
         yield from scene.of_operations(REPEATED_INDICES, gradients, time[gradients], longer)
 
 
-def _moves_bytes(scene: Scene) -> Mask:
-    """Return which operations lie in places whose elementwise kernels take longer than their products."""
+def _in_elementwise_places(scene: Scene) -> Mask:
+    """Return a mask of the operations in places whose elementwise kernels take longer than their products."""
     work, kind = scene.graph.work, scene.once(kernel_kinds)
     products, elementwise = (
         # `NONE` is -1.
-        np.bincount(work.place + 1, (work.end - work.start) * (kind == one), len(scene.graph.places) + 1)
-        for one in (KernelKind.PRODUCT, KernelKind.ELEMENTWISE)
+        np.bincount(work.place + 1, (work.end - work.start) * (kind == chosen), len(scene.graph.places) + 1)
+        for chosen in (KernelKind.PRODUCT, KernelKind.ELEMENTWISE)
     )
     return (elementwise > products)[work.place + 1]
 
@@ -216,7 +218,7 @@ _CONVOLUTION = re.compile("^(?!.*sdpa).*(fprop|dgrad|wgrad|convolve|conv2d)", re
 def _conversions(scene: Scene) -> Iterator[Candidate]:
     """Yield all conversions: the layout of one place decides on those of the next."""
     work = scene.graph.work
-    copies, convolves = (scene.named(one.search) for one in (_STRIDED_COPY, _CONVOLUTION))
+    copies, convolves = (scene.named(pattern.search) for pattern in (_STRIDED_COPY, _CONVOLUTION))
     # A copy to other strides converts a layout where the place has a convolution for every few of them.
     places = work.place.max(initial=0) + 2
     copied, convolved = (np.bincount(work.place[rows] + 1, minlength=places) for rows in (copies, convolves))
@@ -280,7 +282,7 @@ SLOW_ATTENTION = _declare(
         "jax": "Use fused attention in {where}: jax.nn.dot_product_attention(implementation='cudnn'), in "
         "half precision."
     },
-    candidates=_attention,
+    candidates=_unfused_attention,
     figures=(Figures("kernels", "total_ns", named("(?i)softmax")),),
     kernels=lambda name: "softmax" in name.lower(),
     without="with fused attention",

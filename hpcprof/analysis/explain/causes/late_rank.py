@@ -28,27 +28,28 @@ INPUT = ("data", "load", "batch", "input", "fetch")
 """Words in the names of places that prepare the input of a step."""
 
 _MAX_LATE_RANKS, _MAX_NAMED_PLACES = 4, 3
-"""Maximum number of single ranks that are judged, and of places that name a group of them."""
+"""Maximum number of single ranks that are judged, and of places in the name of a group of ranks."""
 
 _MIN_COMMON_LATENESS = 0.5
-"""Minimum lateness of the least late of ranks that are late together, over that of the latest."""
+"""Minimum ratio of the lateness of a rank of a late group to that of the latest rank."""
 
-_EARLY = 0.25
+_MAX_REGAINED_SHARE = 0.25
 """Maximum share of its excess time that a late rank may win back in other steps."""
 
-_EVERYWHERE = 0.5
-"""Minimum share of its excess that a slower host has everywhere, not at one point."""
+_MIN_SPREAD_SHARE = 0.5
+"""Minimum share of its excess time that a slower host has outside long pauses."""
 
-_SLOWER = 1.1
-"""Maximum ratio of its time to the others' in a place where a host is as quick as they are."""
+_MIN_SLOWDOWN = 1.1
+"""Minimum ratio of host times to those of the other ranks for a host that is slower."""
 
-_OF_EXPERTS = 0.75
-"""Minimum share of its excess that a rank has between exchanges, for an imbalance of experts."""
+_MIN_EXCHANGED_SHARE = 0.75
+"""Minimum share of a rank's excess compute that lies between exchanges, for an imbalance of experts."""
 
 _EXCHANGES = frozenset({DISPATCH, COMBINE, "AlltoAll", "AlltoAllV"})
 
-HELD_UP = 0.25
-"""Maximum time that calls are held up, over the lateness of ranks: above it, the machine may be why."""
+MAX_HELD_UP_RATIO = 0.25
+"""Maximum ratio of the time that calls are held up to the lateness of ranks: above it, the machine may be
+why."""
 
 
 def _late_by_host(scene: Scene) -> Iterator[Candidate]:
@@ -68,9 +69,9 @@ def _late_ranks(
     if len(scene.ranks) < 2 or not scene.graph.is_coupled:
         return
     measured, on_host = scene.replay.measured, cause is LATE_RANK_HOST
-    changed = {rank: late(measured, rank) for rank in _longest_ranks(scene, on_host)}
+    changed = {rank: late(measured, rank) for rank in _possibly_late_ranks(scene, on_host)}
     excess = {rank: _saved_time(scene, times) for rank, times in changed.items()}
-    rows, _ = _rows(scene, on_host)
+    rows, _ = _places_and_ranks(scene, on_host)
 
     def longer(rank: int) -> Floats:
         if on_host:
@@ -79,23 +80,23 @@ def _late_ranks(
 
     for ranks in late_groups(excess, len(scene.ranks)):
         least = min(ranks, key=lambda rank: excess[rank])
-        slower = _times_slower(scene, least) if on_host else 0.0
+        slower = _host_slowdown(scene, least) if on_host else 0.0
         latest = sorted(ranks, key=lambda rank: -excess[rank])
         places = dict.fromkeys(scene.mostly(rows, longer(rank)) for rank in latest)
         place = ", ".join([*places][:_MAX_NAMED_PLACES])
         more = measured.alone - changed[least].alone
         exchanged = more[scene.once(_exchange_before) != NONE]
-        if not on_host and float(exchanged.sum()) >= _OF_EXPERTS * float(more.sum()) > 0:
+        if not on_host and float(exchanged.sum()) >= _MIN_EXCHANGED_SHARE * float(more.sum()) > 0:
             yield Candidate(EXPERT_IMBALANCE, place, ranks, partial(_balance_ranks, scene), excess[least])
         else:
-            yield Candidate(cause, place, ranks, of_ranks(late, ranks), excess[least], slower=slower)
-    yield from _in_turn(scene, cause)
+            yield Candidate(cause, place, ranks, on_each_rank(late, ranks), excess[least], slower=slower)
+    yield from _late_in_turn(scene, cause)
 
 
 def _exchange_before(scene: Scene) -> Ints:
-    """Return the exchange before each compute that lies between two, such as a dispatch and its combine.
+    """Return the exchange before each kernel between two exchanges, such as dispatch and combine.
 
-    It is the place of the exchange among those of its rank in the step, `NONE` for other operations.
+    It is the exchange's position in its rank's communication of the step, and `NONE` for other operations.
     """
     graph, work = scene.graph, scene.graph.work
     exchanges = np.zeros(len(work), bool)
@@ -116,6 +117,7 @@ def _exchange_before(scene: Scene) -> Ints:
 
 
 def _balance_ranks(scene: Scene, times: Times) -> Times:
+    """Give all ranks the mean compute between two exchanges."""
     work, before = scene.graph.work, scene.once(_exchange_before)
     rows = np.flatnonzero(before != NONE)
     keys, group = numbered_rows(work.step[rows], before[rows])
@@ -128,7 +130,7 @@ def _balance_ranks(scene: Scene, times: Times) -> Times:
 
 
 def late_groups(excess: Mapping[int, float], ranks: int) -> list[tuple[int, ...]]:
-    """Return the latest of some ranks, each by itself, and those that are late together: at most half."""
+    """Return the latest ranks, each by itself, and the group that is late together, if at most half."""
     latest = sorted(excess, key=lambda rank: -excess[rank])
     several = tuple(
         sorted(rank for rank in latest if excess[rank] >= _MIN_COMMON_LATENESS * excess[latest[0]] > 0)
@@ -137,18 +139,18 @@ def late_groups(excess: Mapping[int, float], ranks: int) -> list[tuple[int, ...]
     return [*alone, *([several] if 1 < len(several) <= ranks // 2 else [])]
 
 
-def of_ranks(late: Callable[[Times, int], Times], ranks: tuple[int, ...]) -> Remove:
+def on_each_rank(late: Callable[[Times, int], Times], ranks: tuple[int, ...]) -> Remove:
     """Return a function that removes a lateness from each of these ranks."""
     return lambda times: reduce(late, ranks, times)
 
 
-def _in_turn(scene: Scene, cause: CauseDeclaration) -> Iterator[Candidate]:
-    """Yield the ranks that are late in single steps, several of them in turn."""
+def _late_in_turn(scene: Scene, cause: CauseDeclaration) -> Iterator[Candidate]:
+    """Yield the ranks that are late in turn, each in single steps."""
     graph, measured, removals = scene.graph, scene.replay.measured, scene.removals
     on_host = cause is LATE_RANK_HOST
     remove = removals.in_turn_host if on_host else removals.in_turn_gpu
     less = removals.in_turn_excess(measured) if on_host else (measured.alone - remove(measured).alone,)
-    time, (place, rank) = np.concatenate(less).clip(min=0), _rows(scene, on_host)
+    time, (place, rank) = np.concatenate(less).clip(min=0), _places_and_ranks(scene, on_host)
     where = scene.mostly(place, time)
     time = np.where(removals.inside(where)[place], time, 0)
     per_rank = np.bincount(rank, time, len(scene.ranks)) / graph.steps
@@ -157,10 +159,10 @@ def _in_turn(scene: Scene, cause: CauseDeclaration) -> Iterator[Candidate]:
         yield Candidate(cause, where, ranks, remove, float(per_rank.max()))
 
 
-def _longest_ranks(scene: Scene, on_host: bool) -> list[int]:
-    """Return the ranks that take most longer in all than those with the same work; they may be late.
+def _possibly_late_ranks(scene: Scene, on_host: bool) -> list[int]:
+    """Return the ranks that may be late, those with most excess time over ranks with the same work first.
 
-    A rank that takes much less in other steps is at most late in turn with others.
+    A rank that regains much of its excess in other steps is at most late in turn with others.
     """
     graph, measured = scene.graph, scene.replay.measured
     if on_host:
@@ -175,15 +177,15 @@ def _longest_ranks(scene: Scene, on_host: bool) -> list[int]:
     excess = np.zeros_like(total)
     for position in scene.ranks:
         excess[:, position] = total[:, position] - np.median(total[:, peers(position, graph.stage)], axis=1)
-    in_turn = -excess.clip(max=0).sum(axis=0) > _EARLY * excess.clip(min=0).sum(axis=0)
+    in_turn = -excess.clip(max=0).sum(axis=0) > _MAX_REGAINED_SHARE * excess.clip(min=0).sum(axis=0)
     whole = total.sum(axis=0)
     longest = np.argsort(stage_medians(whole, graph.stage)[graph.stage] - whole, kind="stable").tolist()
     alone = np.bincount(graph.stage)[graph.stage] == 1
     return [rank for rank in longest if not alone[rank] and not in_turn[rank]][: 2 * _MAX_LATE_RANKS]
 
 
-def _rows(scene: Scene, on_host: bool) -> tuple[Ints, Ints]:
-    """Return the places and the ranks of all host times, in calls and between them, or of all operations."""
+def _places_and_ranks(scene: Scene, on_host: bool) -> tuple[Ints, Ints]:
+    """Return the place and the rank of each call and piece of host time, or of each operation."""
     graph, tables = scene.graph, (scene.graph.calls, scene.graph.pieces)
     if not on_host:
         return graph.work.place, graph.work_rank
@@ -192,38 +194,40 @@ def _rows(scene: Scene, on_host: bool) -> tuple[Ints, Ints]:
 
 
 def _saved_time(scene: Scene, changed: Times) -> float:
-    """Return the time per step that changed times have less than the measured ones."""
+    """Return the time per step in ns by which changed times are shorter than the measured ones."""
     measured = scene.replay.measured
     edges = np.flatnonzero(changed.lag != measured.lag)
     lag = (measured.lag[edges] - changed.lag[edges]).sum()
     return float(lag + (measured.alone - changed.alone).sum()) / scene.graph.steps
 
 
-def _times_slower(scene: Scene, rank: int) -> float:
-    """Return the ratio of a rank's time for its calls, and between them, to that of the others.
+def _host_slowdown(scene: Scene, rank: int) -> float:
+    """Return the ratio of a rank's time in and between calls to that of the other ranks.
 
-    It is 0 if a rank is late by what it does at some point: then most of its excess lies in long pauses, and
-    is more than the rank is slower in most places. It is 1 if the rank is slower in few places only.
+    1. Most of the excess lies outside long pauses: the ratio over all such times, or 1 if the rank is slower
+       in few places only.
+    2. Most of it lies in long pauses, but a slower host explains it: the ratio in the median place.
+    3. Otherwise the rank is late by single pauses: 0.
     """
     pieces, removals, measured = scene.graph.pieces, scene.removals, scene.replay.measured
     calls, between = removals.host_excess(measured, rank)
     short, short_call = ~removals.long_gap[pieces.call], ~removals.long_call
-    least = _EVERYWHERE * float(calls.sum() + between.sum())
+    least = _MIN_SPREAD_SHARE * float(calls.sum() + between.sum())
     excess = float(calls[short_call].sum() + between[short].sum())
-    usual = _usual_ratio(scene, rank)
+    usual = _place_ratio(scene, rank)
     is_own = scene.graph.call_rank[pieces.call] == rank
     if excess >= least:
         lag = measured.lag[removals.edge_of_call[EdgeKind.CALL]]
         time = float(lag[short_call & (calls > 0)].sum() + pieces.length[short & (between > 0)].sum())
         # In other places it may be as quick, or quicker.
-        return time / max(time - excess, 1.0) if usual > _SLOWER else 1.0
+        return time / max(time - excess, 1.0) if usual > _MIN_SLOWDOWN else 1.0
     return usual if usual > 1 and pieces.length[is_own].sum() * (1 - 1 / usual) >= least else 0.0
 
 
-def _usual_ratio(scene: Scene, rank: int) -> float:
-    """Return the ratio of a rank's time between calls to that of the others, in half of what they do.
+def _place_ratio(scene: Scene, rank: int) -> float:
+    """Return the median over places, weighted by time, of the ratio of a rank's host time to the others'.
 
-    Long pauses make no place weigh more: those of a single place say nothing about the others.
+    Long pauses do not count as weight: those of a single place say nothing about the other places.
     """
     graph = scene.graph
     pieces, peer_ranks = graph.pieces, peers(rank, graph.stage)
@@ -234,7 +238,7 @@ def _usual_ratio(scene: Scene, rank: int) -> float:
     rank_time = total.sum(axis=0)[:, rank]
     ratio = quotient(rank_time, usual, 1.0)
     # One long pause in each step makes a whole place take longer, and its pieces no slower.
-    ratio = np.minimum(ratio, _usual_piece(scene, rank, peer_ranks))
+    ratio = np.minimum(ratio, _piece_ratio(scene, rank, peer_ranks))
     order = np.argsort(ratio)
     cumulative = np.cumsum(np.median(total[0][:, peer_ranks], axis=1)[order])
     if not cumulative[-1]:
@@ -242,8 +246,8 @@ def _usual_ratio(scene: Scene, rank: int) -> float:
     return float(ratio[order][np.searchsorted(cumulative, 0.5 * cumulative[-1])])
 
 
-def _usual_piece(scene: Scene, rank: int, peer_ranks: Ints) -> Floats:
-    """Return the ratio of the median piece of host time to that on the other ranks, by place."""
+def _piece_ratio(scene: Scene, rank: int, peer_ranks: Ints) -> Floats:
+    """Return the ratio of a rank's median piece of host time to that of the others; shape (places + 1,)."""
     pieces, ranks = scene.graph.pieces, len(scene.ranks)
     by_place = summarize(pieces.place * ranks + scene.graph.call_rank[pieces.call], pieces.length)
     # `NONE` is -1 and so selects the last row.
@@ -254,7 +258,7 @@ def _usual_piece(scene: Scene, rank: int, peer_ranks: Ints) -> Floats:
 
 
 def _in_mpi(scene: Scene) -> Iterator[Candidate]:
-    """Yield the ranks that work most longer than the others outside MPI, in each step and in turn."""
+    """Yield the ranks with more work outside MPI than the others, in each step and in turn."""
     mpi = scene.mpi
     if mpi is None:
         return
@@ -263,12 +267,12 @@ def _in_mpi(scene: Scene) -> Iterator[Candidate]:
         least = min(ranks, key=lambda rank: excess[rank])
         where = scene.mostly_outside_mpi(mpi.host_times[:, least] * mpi.host_excess(least)[1])
         cause = PIPELINE_BUBBLE if mpi.part.is_pipeline else LATE_RANK_HOST
-        yield Candidate(cause, where, ranks, of_ranks(mpi.late_host, ranks), excess[least])
+        yield Candidate(cause, where, ranks, on_each_rank(mpi.late_host, ranks), excess[least])
     late = mpi.late_by_chance
     if mpi.part.server != NONE or mpi.part.is_pipeline or not mpi.stand_out:
         return
     # Where calls of MPI are held up too, other processes on the machine may be the reason.
-    if mpi.held_up > HELD_UP * float(late.mean()):
+    if mpi.held_up > MAX_HELD_UP_RATIO * float(late.mean()):
         return
     yield Candidate(
         LATE_RANK_HOST,

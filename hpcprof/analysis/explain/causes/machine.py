@@ -7,7 +7,7 @@ import numpy as np
 
 from hpcprof.analysis.explain.annotations import Scene
 from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Figures, MachineWait, Trait
-from hpcprof.analysis.explain.causes.messages import ALIKE
+from hpcprof.analysis.explain.causes.messages import MIN_SHARE_OF_MOST
 from hpcprof.profiles.os_calls import FILES
 
 
@@ -19,7 +19,7 @@ def _in_files(scene: Scene) -> Iterator[Candidate]:
     time = mpi.part.in_files
     if not time.any():
         return
-    ranks = scene.ranks_of_most(graph.call_rank, time, ALIKE)
+    ranks = scene.ranks_of_most(graph.call_rank, time, MIN_SHARE_OF_MOST)
     less = np.where(np.isin(graph.call_rank, ranks), time, 0)
     calls = np.flatnonzero(less)
     where = scene.mostly_outside_mpi(np.bincount(graph.calls.place[calls], less[calls], len(graph.places)))

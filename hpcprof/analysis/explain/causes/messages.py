@@ -9,8 +9,8 @@ from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Figures,
 from hpcprof.analysis.explain.edge_kinds import EdgeKind
 from hpcprof.profiles.timeline import Floats
 
-ALIKE = 0.5
-"""Minimum time of a rank that has a cause together with others, over that of the rank with most."""
+MIN_SHARE_OF_MOST = 0.5
+"""Minimum ratio of a rank's time to that of the rank with most, for a rank that has the cause too."""
 
 
 def _small_messages(scene: Scene) -> Iterator[Candidate]:
@@ -31,8 +31,8 @@ def _reordered_messages(scene: Scene) -> Iterator[Candidate]:
     waits = np.zeros(len(graph.calls))
     waits[calls] = mpi.part.wait[calls]
     if waits.any():
-        ranks = scene.ranks_of_most(graph.call_rank, waits, ALIKE)
-        yield _waiting(scene, WRONG_ORDER, waits, ranks, mpi.in_order_of_sending)
+        ranks = scene.ranks_of_most(graph.call_rank, waits, MIN_SHARE_OF_MOST)
+        yield _wait_candidate(scene, WRONG_ORDER, waits, ranks, mpi.in_order_of_sending)
 
 
 def _late_receivers(scene: Scene) -> Iterator[Candidate]:
@@ -45,11 +45,11 @@ def _late_receivers(scene: Scene) -> Iterator[Candidate]:
     late = np.maximum(graph.calls.start[receiver] - graph.calls.start[call], 0)
     waits = np.zeros(len(graph.calls))
     np.maximum.at(waits, call, late)
-    ranks = scene.ranks_of_most(graph.call_rank[receiver], late, ALIKE)
-    yield _waiting(scene, LATE_RECEIVER, waits, ranks, lambda times: times.without(held))
+    ranks = scene.ranks_of_most(graph.call_rank[receiver], late, MIN_SHARE_OF_MOST)
+    yield _wait_candidate(scene, LATE_RECEIVER, waits, ranks, lambda times: times.without(held))
 
 
-def _waiting(
+def _wait_candidate(
     scene: Scene, cause: CauseDeclaration, waits: Floats, ranks: tuple[int, ...], remove: Remove
 ) -> Candidate:
     where = scene.call_with_most(waits)

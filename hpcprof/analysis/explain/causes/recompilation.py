@@ -15,7 +15,7 @@ from hpcprof.profiles.timeline import Category, Ints, Mask
 _LOADS = r"(?:Module|Library)Load|LinkComplete|rtcCompileProgram"
 """Calls of the drivers that load or link new kernels."""
 
-_FEWEST = 3
+_MIN_LOADING_STEPS = 3
 """Minimum number of steps that load kernels, half of them in the second half of the steps.
 
 Drivers load what a program has once, at its first use."""
@@ -23,8 +23,8 @@ Drivers load what a program has once, at its first use."""
 _ATTENTION_OF_CUDNN = re.compile(r"cudnn_generated\w*_sdpa_|cudnn::fusion::")
 """Kernels of fused attention for which cuDNN builds a plan; source: kernel names of cuDNN 9 under PyTorch."""
 
-_MOSTLY = 0.5
-"""Minimum share of the time before such kernels for advice about them."""
+_MIN_ATTENTION_SHARE = 0.5
+"""Minimum share of the loading time before such kernels for advice about them."""
 
 
 def candidates(scene: Scene) -> Iterator[Candidate]:
@@ -34,7 +34,7 @@ def candidates(scene: Scene) -> Iterator[Candidate]:
     gaps, inside = calls[removals.long_gap[calls]], calls[removals.long_call[calls]]
     both = np.concatenate((gaps, inside))
     steps = np.unique(graph.calls.step[both]) - graph.calls.step[graph.front_call[0, 0]]
-    if len(steps) < _FEWEST or 2 * np.count_nonzero(2 * steps >= graph.steps) < _FEWEST:
+    if len(steps) < _MIN_LOADING_STEPS or 2 * np.count_nonzero(2 * steps >= graph.steps) < _MIN_LOADING_STEPS:
         return
     less = np.where(np.isin(np.arange(len(graph.calls)), gaps), graph.calls.gap, 0)
 
@@ -42,7 +42,7 @@ def candidates(scene: Scene) -> Iterator[Candidate]:
         return removals.call_time(removals.less_before(times, less), inside)
 
     time = np.concatenate((less[gaps], removals.call_times[inside]))
-    advice = _PLANS if time[_before_attention(scene, both)].sum() >= _MOSTLY * time.sum() else ""
+    advice = _PLANS if time[_before_attention(scene, both)].sum() >= _MIN_ATTENTION_SHARE * time.sum() else ""
     where = scene.mostly(graph.calls.place[both], time)
     yield scene.candidate(RECOMPILATION, where, remove, graph.call_rank[both], time, advice=advice)
 
@@ -61,7 +61,7 @@ def _before_attention(scene: Scene, calls: Ints) -> Mask:
 
 
 def _calls_while_loading(scene: Scene, rank: int) -> Ints:
-    """Return the calls of a rank before or in which its host loads kernels, and those in between."""
+    """Return the calls of a rank from the first load of kernels in each step to the last one."""
     graph, timeline = scene.graph, scene.timelines[scene.graph.ranks[rank]]
     calls, api = graph.calls, timeline.calls
     loads = np.flatnonzero(unique.named(timeline, api.name, re.compile(_LOADS).search))

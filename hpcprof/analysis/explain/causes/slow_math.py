@@ -13,16 +13,16 @@ from hpcprof.profiles.timeline import Category, Gpu
 
 _PRODUCT = re.compile(r"gemm|convolve|fprop|dgrad|wgrad|xmma|cutlass|conv2d", re.IGNORECASE)
 _ORDINARY_CORES = re.compile(r"simt|sgemm|scudnn|ffma|fp32_fp32_fp32", re.IGNORECASE)
-_TENSOR = re.compile(r"tensor_?op|tf32|s1688|s16816|wgmma|hmma|bf16|f16f16", re.IGNORECASE)
+_TENSOR_CORES = re.compile(r"tensor_?op|tf32|s1688|s16816|wgmma|hmma|bf16|f16f16", re.IGNORECASE)
 
-_TF32 = (8, 0)
+_MIN_TF32_CAPABILITY = (8, 0)
 """Minimum compute capability for products in single precision on tensor cores."""
 
 _REACHED_SHARE = 0.8
-"""Share of the ratio of the peaks that is reached: ordinary cores come closer to their peak."""
+"""Share of the ratio of the peaks that programs reach: ordinary cores come closer to their peak."""
 
 _USUAL_GAIN = 4.0
-"""The gain on a GPU whose peaks are unknown."""
+"""Assumed speed-up of products on a GPU whose peaks are unknown."""
 
 
 def runs_without_tensor_cores(name: str) -> bool:
@@ -30,7 +30,7 @@ def runs_without_tensor_cores(name: str) -> bool:
 
     The names are those of cuBLAS, cuDNN and CUTLASS: ``cutlass_80_simt_sgemm_…``, ``…_ffma_…``.
     """
-    return bool(_PRODUCT.search(name) and _ORDINARY_CORES.search(name) and not _TENSOR.search(name))
+    return bool(_PRODUCT.search(name) and _ORDINARY_CORES.search(name) and not _TENSOR_CORES.search(name))
 
 
 def candidates(scene: Scene) -> Iterator[Candidate]:
@@ -69,7 +69,7 @@ def _has_tf32(gpus: Sequence[Gpu]) -> bool:
     """Return whether a rank's GPU has TF32; a profile may list all GPUs of the node, which are alike."""
     texts = [gpu.compute_capability for gpu in gpus if gpu.compute_capability]
     versions = [tuple(int(part) for part in text.split(".") if part.isdigit()) for text in texts]
-    return bool(versions) and min(versions) >= _TF32
+    return bool(versions) and min(versions) >= _MIN_TF32_CAPABILITY
 
 
 SLOW_MATH = CauseDeclaration(

@@ -15,14 +15,14 @@ from hpcprof.profiles.timeline import Category
 _SHORT_KERNEL_NS = 10_000
 """Length below which a kernel takes no longer than its launch."""
 
-_NODE_NS = 1_000
+_GRAPH_GAP_NS = 1_000
 """The time between two kernels of a CUDA graph, on an H200: 0.06 µs in a row of equal kernels, 0.55 to 1.9
 in programs."""
 
 _OPTIMIZERS = ("optim", "step_update", "adam", "sgd")
 """Words in the names of places and kernels of optimizers, which others fuse to few kernels."""
 
-_MIN_SHORT_SHARE, _FEWEST = 0.5, 20
+_MIN_SHORT_SHARE, _MIN_KERNELS = 0.5, 20
 """Minimum share of short kernels, and minimum number of kernels in a step, of a place with small kernels."""
 
 
@@ -37,7 +37,7 @@ def is_short(scene: Scene, place: str) -> bool:
     is_inside = (work.category == Category.COMP) & scene.removals.inside(place)[work.place]
     count = int(is_inside.sum())
     short = int((is_inside & (work.end - work.start < _SHORT_KERNEL_NS)).sum())
-    return count >= _FEWEST * scene.graph.steps * len(scene.ranks) and short >= _MIN_SHORT_SHARE * count
+    return count >= _MIN_KERNELS * scene.graph.steps * len(scene.ranks) and short >= _MIN_SHORT_SHARE * count
 
 
 def _short_kernels(scene: Scene, place: str) -> Candidate:
@@ -65,7 +65,7 @@ def _launch_together(scene: Scene, place: str, fuses: bool, times: Times) -> Tim
     rows = np.flatnonzero(is_chosen & short) if fuses else np.flatnonzero(is_chosen)
     gaps = (graph.edges.kind == EdgeKind.STREAM) & np.isin(graph.edges.row, rows)
     launches = removals.calls_in(place, (CallKind.LAUNCH,))
-    most = np.minimum(times.lag[gaps], 0 if fuses else _NODE_NS)
+    most = np.minimum(times.lag[gaps], 0 if fuses else _GRAPH_GAP_NS)
     launched = removals.at_once(times.set_lag(gaps, most), launches)
     return launched.without_work(rows) if fuses else launched
 

@@ -12,7 +12,7 @@ from hpcprof.analysis.explain.cause import Cause
 from hpcprof.analysis.explain.evidence import in_words
 from hpcprof.analysis.explain.explanation import Finding
 from hpcprof.analysis.explain.findings import estimated_finding
-from hpcprof.analysis.explain.machine import slow_files, waiting, with_machine, with_waiting
+from hpcprof.analysis.explain.machine import slow_files, wait_findings, with_machine, with_waiting
 
 
 def row(subject: str, metric: str, usual: float, then: float, **others: Any) -> dict[str, Any]:
@@ -88,10 +88,10 @@ def test_slow_io_names_the_files_that_took_most_time() -> None:
 
 def test_waiting_for_files_has_a_price_without_a_profile() -> None:
     rows = [row("io", "blocked_pct", 0.0, then, rank=rank) for rank, then in ((0, 10.0), (1, 20.0))]
-    (one,) = waiting(pd.DataFrame(rows), Cause.SLOW_IO, 1e9)
+    (one,) = wait_findings(pd.DataFrame(rows), Cause.SLOW_IO, 1e9)
     assert (one.cause, one.ranks, one.saving_ns) == (Cause.SLOW_IO, (0, 1), 200_000_000)
     assert one.saving_low_ns is not None and 0.1e9 < one.saving_low_ns < 0.2e9
-    assert list(waiting(pd.DataFrame(rows).iloc[:0], Cause.SLOW_IO, 1e9)) == []
+    assert list(wait_findings(pd.DataFrame(rows).iloc[:0], Cause.SLOW_IO, 1e9)) == []
 
 
 @pytest.mark.parametrize(("usual", "nested"), [(5.0, True), (15.0, False)])
@@ -113,11 +113,11 @@ def test_waiting_for_a_core_that_others_use_has_the_price_of_the_rank_that_waits
     rows = [
         row("cores", "cpu_wait_s", 0.5, then, rank=rank, unit="%") for rank, then in ((0, 10.0), (1, 20.0))
     ]
-    (one,) = waiting(pd.DataFrame(rows), Cause.BUSY_CORES, 1e9)
+    (one,) = wait_findings(pd.DataFrame(rows), Cause.BUSY_CORES, 1e9)
     assert (one.cause, one.ranks, one.saving_ns) == (Cause.BUSY_CORES, (0, 1), 200_000_000)
     said = in_words({"coincidences": pd.DataFrame(rows)}, one.evidence[0])
     assert said == "rank 1: waiting for its cores costs 20 % of the time; others use 0.5 of them"
-    assert list(waiting(pd.DataFrame(rows).iloc[:0], Cause.BUSY_CORES, 1e9)) == []
+    assert list(wait_findings(pd.DataFrame(rows).iloc[:0], Cause.BUSY_CORES, 1e9)) == []
 
 
 @pytest.mark.parametrize(("metric", "then"), [("paging_pct", 30.0), ("memory_stall_s", 0.3)])

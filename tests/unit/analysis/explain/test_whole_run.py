@@ -15,10 +15,10 @@ from hpcprof.analysis.explain.cause import Cause
 from hpcprof.analysis.explain.explanation import NotJudged
 from hpcprof.analysis.explain.inputs import ExplainInputs
 from hpcprof.analysis.explain.whole_run import (
+    copies_without_steps,
     double_precision,
+    incomplete_capture,
     moving_pages,
-    of_capture,
-    of_capture_without_steps,
     rest_of_capture,
     unexplained_idle,
     with_page_waits,
@@ -44,14 +44,14 @@ def inputs(copying_ns: int, losses: tuple[Loss, ...] = ()) -> ExplainInputs:
 
 
 def test_copies_that_are_most_of_a_capture_without_steps_are_a_finding() -> None:
-    (finding,) = of_capture_without_steps(inputs(960_000))
+    (finding,) = copies_without_steps(inputs(960_000))
     assert "96 % (CUDA memcpy Host-to-Device: 51.20 GB in 960.0 µs)" in finding.where
     assert "target enter data" in finding.remedy
-    assert not [*of_capture_without_steps(inputs(50_000))]
+    assert not [*copies_without_steps(inputs(50_000))]
     on_gpu = inputs(960_000)
     for name in ("[CUDA memset]", "Memset (Device)", "Memcpy DtoD (Device -> Device)"):
         on_gpu.tables["memops"]["operation"] = name
-        assert not [*of_capture_without_steps(on_gpu)]
+        assert not [*copies_without_steps(on_gpu)]
 
 
 def test_ranks_without_a_profile_are_named() -> None:
@@ -142,7 +142,7 @@ def test_a_capture_that_is_mostly_outside_the_steps_says_so() -> None:
 
 def test_each_kind_of_incompleteness_has_a_remedy_of_its_own() -> None:
     def remedy(kind: LossKind, subject: Subject = Subject.KERNEL, detail: str = "") -> str:
-        (finding,) = of_capture(inputs(0, (Loss(kind, subject, 3, 40, detail),)))
+        (finding,) = incomplete_capture(inputs(0, (Loss(kind, subject, 3, 40, detail),)))
         return finding.remedy
 
     assert "--hip-trace" in remedy(LossKind.UNTRACED)
@@ -168,17 +168,17 @@ def test_each_kind_of_incompleteness_has_a_remedy_of_its_own() -> None:
 
 def test_what_failed_comes_first_and_explains_the_rest() -> None:
     lost, failed = (Loss(kind, Subject.LAUNCH, 1, 1, "700") for kind in (LossKind.MISSING, LossKind.FAILED))
-    (finding,) = of_capture(inputs(0, (lost, failed)))
+    (finding,) = incomplete_capture(inputs(0, (lost, failed)))
     assert finding.where.startswith("1 of 1 launch call failed with error 700; 1 of 1 launch call has no")
     assert "compute-sanitizer" in finding.remedy and "supports the device" not in finding.remedy
     # It does not explain what else is lost.
-    (finding,) = of_capture(inputs(0, (lost, failed, Loss(LossKind.GRAPH, Subject.GRAPH, 1, 1))))
+    (finding,) = incomplete_capture(inputs(0, (lost, failed, Loss(LossKind.GRAPH, Subject.GRAPH, 1, 1))))
     assert "compute-sanitizer" in finding.remedy and "cuda-graph-trace=node" in finding.remedy
 
 
 def test_two_losses_with_one_remedy_say_it_once() -> None:
     unsupported = Loss(LossKind.DIAGNOSTIC, Subject.CAPTURE, detail="Unable to trace the GPU.")
-    (finding,) = of_capture(inputs(0, (unsupported, Loss(LossKind.MISSING, Subject.LAUNCH, 1, 1))))
+    (finding,) = incomplete_capture(inputs(0, (unsupported, Loss(LossKind.MISSING, Subject.LAUNCH, 1, 1))))
     assert finding.remedy.count("Check that this profiler supports") == 1
     assert "--kernel-trace" in finding.remedy and "--trace=cuda" not in finding.remedy
 
