@@ -6,8 +6,10 @@ large enough: a clock that is lower by 2 % does not make a rank 20 % late.
 """
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 from typing import Any
 
 import pandas as pd
@@ -41,6 +43,13 @@ _SMALL_BYTES = 64 << 10
 _TIMES_SLOWER = 2
 """Minimum ratio of a slow rank's time in a file to the mean of all ranks."""
 
+_SUMMED = (
+    *("opens", "reads", "writes", "read_bytes", "written_bytes", "read_s", "write_s", "meta_s"),
+    *("unaligned", "independent", "wait_s"),
+)
+"""The columns of `darshan_files` that are sums over ranks."""
+_DIGITS = re.compile(r"\d+")
+
 _MOST_REASONS, _MOST_CHANCES = 3, 1
 _MAX_CHANCE = 0.5
 """Maximum p-value of a figure that is shown as possible chance: above it, chance is the likelier reason."""
@@ -65,8 +74,8 @@ def _machine_waits() -> list[tuple[str, MachineWait]]:
     return [(cause.name, cause.wait) for cause in declared if cause.wait is not None]
 
 
-def slow_files(files: pd.DataFrame) -> Finding | None:
-    """Return the finding about a run without profiles that waits for files; None if it hardly does.
+def slow_files(files: pd.DataFrame) -> Finding | str:
+    """Return the finding about a run without profiles that waits for files, or why there is none.
 
     ``files`` are the rows of `darshan_files`. A file's time in MPI-IO contains its time in POSIX, so the
     longer one counts. If calls take more than the time of all ranks, they overlap, and their share is
@@ -92,25 +101,44 @@ def slow_files(files: pd.DataFrame) -> Finding | None:
     parts = {key: blamed[key] / (_seconds(first) or 1.0) for key, (first, *_) in by_file.items()}
     shares = (part * (by_file[key][0]["share_pct"] or 0.0) for key, part in parts.items())
     share = sum(shares) / max(logs, 1)
-    if not _MIN_TIME_PCT <= share <= 100.0:
-        return None
-    chosen = max(by_file, key=lambda key: blamed[key])
-    worst, *inner = by_file[chosen]
+    if share > 100.0:
+        return "calls on files run beside each other, so that their share of the time is unknown"
+    if share < _MIN_TIME_PCT:
+        return f"files take {share:.1f} % of the time of all ranks"
+    # Files whose names differ in numbers are used alike: one of each rank, or of each step.
+    alike: dict[tuple[str, str, str], list[tuple[str, str]]] = {}
+    for key in sorted(by_file, key=lambda key: -blamed[key]):
+        log, file = key
+        alike.setdefault((log, by_file[key][0]["module"], _DIGITS.sub("#", file)), []).append(key)
+    chosen = max(alike.values(), key=lambda keys: sum(blamed[key] for key in keys))
+    worst, *inner = map(_sum_of_files, zip_longest(*(by_file[key] for key in chosen)))
     first = ("share_pct", f"files take {share:.1f} % of the time of all ranks", "")
     patterns = [(worst, *words) for words in (first, *_file_patterns(worst, *inner))]
-    if chosen in waits:
-        wait = waits[chosen]
+    for wait in (waits[key] for key in chosen if key in waits):
         last, calls = f"rank {wait['late_rank']:.0f}", f"collective calls on {wait['file']}"
         text = f"the other ranks wait {wait['wait_s']:.3g} s in all for {last} in {calls}"
         patterns.append((wait, "wait_s", text, "Divide what is read and written among all ranks."))
     evidence = [(Evidence(FILES, None, column, row[column]), text) for row, column, text, _ in patterns]
     remedy = " ".join(filter(None, (advice for *_, advice in patterns))) or cause_of(Cause.SLOW_IO).remedy
-    where = f"{worst['module']} of {worst['file']}"
+    count = f"{len(chosen)} files such as " if len(chosen) > 1 else ""
+    where = f"{worst['module']} of {count}{worst['file']}"
     return unpriced_finding(Cause.SLOW_IO, (), where, evidence, remedy, "high")
 
 
 def _seconds(row: Mapping[str, Any]) -> float:
     return float(row["read_s"] + row["write_s"] + row["meta_s"])
+
+
+def _sum_of_files(rows: Iterable[Mapping[str, Any] | None]) -> Mapping[str, Any]:
+    """Return the first row with the sums of all, and without a slowest rank if there are several.
+
+    ``files`` is their number, and ``users`` how many ranks use each of them, summed.
+    """
+    files = [row for row in rows if row is not None]
+    sums = {name: sum(row[name] or 0 for row in files) for name in _SUMMED}
+    slowest = files[0]["slowest_s"] if len(files) == 1 else None
+    users = sum(row["ranks"] for row in files)
+    return {**files[0], **sums, "slowest_s": slowest, "users": users, "files": len(files)}
 
 
 def _own_seconds(row: Mapping[str, Any]) -> float:
@@ -119,18 +147,24 @@ def _own_seconds(row: Mapping[str, Any]) -> float:
 
 
 def _file_patterns(row: Mapping[str, Any], *inner: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Yield a column of `darshan_files`, a sentence about the access to a file, and the advice.
+    """Yield a column of `darshan_files`, a sentence about the access to files, and the advice.
 
-    ``inner`` are the rows of the same file in the modules below, such as POSIX below MPI-IO.
+    ``row`` is the sum of files that are used alike, ``inner`` that of the same files in each module below,
+    such as POSIX below MPI-IO.
     """
+    whose = "the file's" if row["files"] == 1 else "these files'"
     calls, seconds = row["reads"] + row["writes"], _own_seconds(row)
     size = row["read_bytes"] + row["written_bytes"]
     meta = row["meta_s"] - (row["wait_s"] or 0.0)
     if meta > seconds / 2:
+        is_opened = row["opens"] >= row["users"] / 2
         yield (
             "meta_s",
-            f"{100 * meta / seconds:.0f} % of the file's time is to open, close, seek and stat",
-            "Open files once, and fewer of them.",
+            f"{100 * meta / seconds:.0f} % of {whose} time is to open, close, seek and stat"
+            + ("" if is_opened else f": {row['users']:,} uses by ranks, {row['opens']:,} of which open"),
+            "Open files once, and fewer of them."
+            if is_opened
+            else "Ranks look files up that they do not open: let one rank do that for all (stat, access).",
         )
     if calls and size / calls < _SMALL_BYTES:
         yield (
@@ -149,10 +183,11 @@ def _file_patterns(row: Mapping[str, Any], *inner: Mapping[str, Any]) -> Iterato
         yield (
             "independent",
             f"{counted(row['independent'], 'call')} of MPI-IO are independent",
-            "Call the collective functions (MPI_File_write_at_all), which join the requests of ranks.",
+            "Call the collective functions (MPI_File_write_at_all), which join the requests of ranks, with "
+            "enough ranks that write for the others (cb_nodes).",
         )
     if inner and 2 * _seconds(inner[0]) < seconds:
-        below = f"{inner[0]['module']} takes {100 * _seconds(inner[0]) / seconds:.0f} % of the file's time"
+        below = f"{inner[0]['module']} takes {100 * _seconds(inner[0]) / seconds:.0f} % of {whose} time"
         yield (
             "read_s" if row["read_s"] > row["write_s"] else "write_s",
             f"{below}: in the rest, ranks exchange data and wait for each other",

@@ -203,24 +203,27 @@ def _explain_unprofiled(run: Run, store: Store) -> Explanation:
     )
     reason = "the run was not profiled (hpcprof run --profiler auto shows where its time goes)"
     findings, rare = _of_noted_steps(run, store, tuple(sorted(steps)), noted)
-    findings = findings or _of_files(run, store)
+    slow = None if findings else _of_files(run, store)
+    if isinstance(slow, str):
+        reason = f"{reason}; {slow}"
+    elif slow is not None:
+        findings = (slow,)
     unread = unread_dumps(run.path) if run.manifest is None else ""
     lost = (NotJudged("which rank holds the others up", unread),) if unread else ()
     return Explanation(findings, (), (NotJudged(CAUSES, reason), *lost, *rare), summary)
 
 
-def _of_files(run: Run, store: Store) -> tuple[Finding, ...]:
-    """Return what logs of Darshan show of a run without profiles."""
+def _of_files(run: Run, store: Store) -> Finding | str | None:
+    """Return what logs of Darshan show of a run without profiles, or why nothing; None without logs."""
     if not store.exists() or not store.has_run(run.id):
-        return ()
+        return None
     tables = RunTables(run, store)
     if not tables.table("darshan_files").rows:
-        return ()
+        return None
     # Runs without logs do without pandas.
     from hpcprof.analysis.explain.machine import slow_files
 
-    finding = slow_files(tables.frames["darshan_files"])
-    return () if finding is None else (finding,)
+    return slow_files(tables.frames["darshan_files"])
 
 
 def _of_noted_steps(

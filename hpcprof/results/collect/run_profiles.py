@@ -2,7 +2,8 @@
 
 A folder that hpcprof did not make is one run, or one for each profiler if several profiled the same rank, or
 one for each recording if its processes were recorded several times, or for each file if none tells a rank.
-Files that are named alone are a run of their own, unless they are all that the folder has.
+Logs of Darshan without profiles are one run for each job. Files that are named alone are a run of their own,
+unless they are all that the folder has.
 """
 
 import os
@@ -102,7 +103,7 @@ def runs_of_files(files: Sequence[Path]) -> list[Run]:
     """Return the runs that files are: those of one folder and profiler are one run.
 
     Snapshots of memory and logs of Darshan belong to the runs of the profiles that are named with them;
-    without any, they are a run of their own.
+    without any, they are a run of their own, or one for each job.
     """
     by_folder: dict[Path, list[Path]] = {}
     beside: dict[Path, list[Path]] = {}
@@ -120,8 +121,7 @@ def runs_of_files(files: Sequence[Path]) -> list[Run]:
         beside = {folder: [file for files in beside.values() for file in files] for folder in by_folder}
     for folder, alone in beside.items():
         if folder not in by_folder:
-            run = _run_of_named(folder, tuple(sorted(alone)))
-            runs.append(replace(run, files=(), beside=run.files))
+            runs += [_run_beside(folder, files) for files in _by_job(alone)]
     for folder, named in by_folder.items():
         whole = {run.files or tuple(find_profiles(folder)): run for run in runs_in(folder)}
         for kind in dict.fromkeys(map(_kind, named)):
@@ -144,7 +144,7 @@ def runs_below(folder: Path) -> list[Run]:
     """Return the runs and folders of profiles below a folder.
 
     Hidden folders, links to folders, and the folders inside a run are not searched. A run without profiles
-    is left out. Folders of single ranks, side by side, are one run, and so is each folder of Darshan's logs.
+    is left out. Folders of single ranks, side by side, are one run, and so are the logs of Darshan of a job.
     """
     adopted_runs: list[Run] = []
     for place, folders, files in os.walk(folder):
@@ -154,8 +154,9 @@ def runs_below(folder: Path) -> list[Run]:
         runs = [run for run in runs_in(path) if profiles_of(run)] if is_apart else []
         if runs or MANIFEST in files:
             folders.clear()
-        elif find_darshan_logs(path):
-            runs = [open_run(path)]
+        elif logs := find_darshan_logs(path):
+            jobs = _by_job(logs)
+            runs = [open_run(path)] if len(jobs) == 1 else [_run_beside(path, files) for files in jobs]
         adopted_runs += runs
     return _join_folders(folder, adopted_runs)
 
@@ -184,6 +185,26 @@ def _of_one_moment(files: Sequence[Sequence[Path]]) -> bool:
     return len(names) == len(seconds) == len(files) and max(seconds) - min(seconds) <= _MAX_APART_S
 
 
+def _run_beside(folder: Path, files: Sequence[Path]) -> Run:
+    run = _run_of_named(folder, tuple(sorted(files)))
+    return replace(run, files=(), beside=run.files)
+
+
+def _by_job(files: Sequence[Path]) -> list[list[Path]]:
+    """Divide logs of Darshan by the job in their names; without one, each is of a job of its own.
+
+    Snapshots of memory are of the only job, or of another one.
+    """
+    by_job: dict[str, list[Path]] = {}
+    for file in sorted(filter(is_darshan_log, files)):
+        job = _DARSHAN_JOB.search(file.name)
+        by_job.setdefault(job[0] if job else file.name, []).append(file)
+    if len(by_job) < 2:
+        return [[*files]]
+    snapshots = [file for file in files if not is_darshan_log(file)]
+    return [*by_job.values(), *([snapshots] if snapshots else [])]
+
+
 def runs_to_collect(run: Run) -> list[Run]:
     """Return a run, those of each profiler in its folder, or else those below it."""
     if run.manifest is not None or run.files is not None or not is_folder(run.path):
@@ -193,8 +214,12 @@ def runs_to_collect(run: Run) -> list[Run]:
 
 def several_runs(runs: Sequence[Run]) -> str:
     """Return, without a period, a sentence that names the runs of a folder with several."""
-    each = [f"{run.id} ({counted(len(f), f'{_kind(f[0])} profile')})" for run in runs if (f := run.files)]
-    noun = "profiler" if len({_kind(run.files[0]) for run in runs if run.files}) > 1 else "recording"
+    kinds = [f"{_kind(run.files[0])} profile" if run.files else "Darshan log" for run in runs]
+    counts = [
+        counted(len(run.files or run.beside or ()), kind) for run, kind in zip(runs, kinds, strict=True)
+    ]
+    each = [f"{run.id} ({count})" for run, count in zip(runs, counts, strict=True)]
+    noun = "profiler" if len({*kinds}) > 1 else "recording" if runs[0].files else "job"
     unranked = _tell_no_rank([file for run in runs for file in run.files or ()])
     hint = "; if they are ranks of one run, name them rank0, rank1 and so on" if unranked else ""
     return f"{runs[0].path} is {len(runs)} runs, one for each {noun}: {' and '.join(each)}{hint}"
@@ -204,7 +229,7 @@ def several_runs_notes(runs: Sequence[Run]) -> list[str]:
     """Return a sentence for each folder that is several runs."""
     folders: dict[Path, list[Run]] = {}
     for run in runs:
-        if run.files:
+        if run.files or run.beside:
             folders.setdefault(run.path, []).append(run)
     return [f"{several_runs(group)}." for group in folders.values() if len(group) > 1]
 
@@ -256,6 +281,9 @@ _MOST_FILES_BELOW = 5_000
 """Maximum number of files below a folder of profiles for a search for more profiles there."""
 _MAX_APART_S = 60
 """Maximum time between the moments of folders of one job, in seconds."""
+
+_DARSHAN_JOB = re.compile(r"_id\d+")
+"""The job in the name of a log, as Darshan's library makes it: ``USER_PROGRAM_idJOB-PROCESS_…``."""
 
 _ENGINE = re.compile(r"(?<![a-z])dp[-_]?\d+", re.IGNORECASE)
 _DIGITS = re.compile(r"\d+")

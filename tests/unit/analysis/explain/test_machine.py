@@ -167,6 +167,7 @@ def accesses(module: str, written: int, seconds: float, **more: Any) -> dict[str
         "ranks": 4,
         "reads": 0,
         "writes": 1000,
+        "opens": 4,
     }
     row |= {"read_bytes": 0, "written_bytes": written, "read_s": 0.0, "write_s": seconds, "meta_s": 0.0}
     row |= {"unaligned": 0, "independent": 0, "slowest_rank": None, "slowest_s": None}
@@ -176,17 +177,19 @@ def accesses(module: str, written: int, seconds: float, **more: Any) -> dict[str
 
 def told(*rows: dict[str, Any]) -> tuple[str, ...]:
     finding = slow_files(pd.DataFrame(rows))
-    if finding is None:
-        return ()
+    if isinstance(finding, str):
+        return (finding,)
     assert len(finding.evidence) == len(finding.evidence_text)
     return finding.where, *finding.evidence_text
 
 
 def test_a_run_without_profiles_that_waits_for_files_says_how_it_uses_them() -> None:
     large = 1000 << 20
-    assert told(accesses("POSIX", large, 3.0)) == ()
+    assert told(accesses("POSIX", large, 3.0)) == ("files take 7.5 % of the time of all ranks",)
     # More than the time of all ranks: threads whose calls run beside each other.
-    assert told(accesses("POSIX", large, 44.0)) == ()
+    assert told(accesses("POSIX", large, 44.0)) == (
+        "calls on files run beside each other, so that their share of the time is unknown",
+    )
     where = "POSIX of /scratch/out.h5"
     all_files = "files take 75.0 % of the time of all ranks"
     assert told(accesses("POSIX", large, 30.0)) == (where, all_files)
@@ -208,6 +211,24 @@ def test_a_run_without_profiles_that_waits_for_files_says_how_it_uses_them() -> 
     )
     assert told(accesses("MPI-IO", large, 30.0), accesses("POSIX", large, 3.0))[2:] == (
         "POSIX takes 10 % of the file's time: in the rest, ranks exchange data and wait for each other",
+    )
+
+
+def test_files_that_are_used_alike_are_judged_together() -> None:
+    large, files = 1000 << 20, [f"/scratch/out-{rank}" for rank in range(4)]
+    own = [
+        accesses("POSIX", large, 0.1, meta_s=4.0, file=file, opens=1, slowest_rank=2, slowest_s=4.0)
+        for file in files
+    ]
+    shared = accesses("POSIX", large, 5.0)
+    assert told(shared, *own) == (
+        "POSIX of 4 files such as /scratch/out-0",
+        "files take 53.5 % of the time of all ranks",
+        "98 % of these files' time is to open, close, seek and stat: 16 uses by ranks, 4 of which open",
+    )
+    finding = slow_files(pd.DataFrame([shared, *own]))
+    assert isinstance(finding, Finding) and finding.remedy.startswith(
+        "Ranks look files up that they do not open"
     )
 
 

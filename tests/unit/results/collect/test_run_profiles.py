@@ -18,6 +18,7 @@ from hpcprof.results.collect.run_profiles import (
     runs_below,
     runs_in,
     runs_of_files,
+    several_runs_notes,
     why_unprofiled,
 )
 from hpcprof.results.store.store import open_store
@@ -67,6 +68,28 @@ def test_folders_of_darshan_logs_are_runs_beside_folders_of_profiles(tmp_path: P
         (tmp_path / place).mkdir(parents=True, exist_ok=True)
         (tmp_path / place / ("job.darshan" if place != "c" else "notes.txt")).touch()
     assert [run.path for run in runs_below(tmp_path)] == [tmp_path, tmp_path / "a", tmp_path / "b/logs"]
+
+
+def test_logs_of_several_jobs_are_a_run_each(tmp_path: Path) -> None:
+    names = [
+        "u_a_id7-12_3-1-600-1_1.darshan",
+        "u_a_id7-13_3-1-600-1_1.darshan",
+        "u_a_id8-9_3-1-601-1_1.darshan",
+    ]
+    logs = [tmp_path / name for name in (*names, "renamed.darshan")]
+    for log in logs:
+        log.touch()
+    jobs = [tuple(logs[:2]), (logs[2],), (logs[3],)]
+    in_folder, named = runs_below(tmp_path), runs_of_files(logs)
+    assert [(run.files, run.beside) for run in named] == [((), job) for job in sorted(jobs, key=str)]
+    assert [run.id for run in in_folder] == [run.id for run in named]
+    (note,) = several_runs_notes(named)
+    assert "is 3 runs, one for each job: " in note and "(2 Darshan logs)" in note
+    # A snapshot of memory belongs to the only job.
+    snapshot = tmp_path / "memory.pickle"
+    snapshot.write_bytes(b"\x80\x04segments")
+    (both,) = runs_of_files([snapshot, *logs[:2]])
+    assert both.beside == (snapshot, *logs[:2])
 
 
 def test_a_profile_that_is_named_alone_has_no_snapshot_of_its_folder(tmp_path: Path) -> None:
