@@ -19,6 +19,8 @@ class LossKind(str, Enum):
 
     ROW = "row"
     """Rows are left out, because the field ``detail`` is missing or impossible."""
+    REPEATED = "repeated"
+    """Rows are left out that are the same as another one."""
     FIELD = "field"
     """Rows are kept without the field ``detail``, which is unreadable."""
     EARLY = "early"
@@ -97,6 +99,8 @@ class Subject(str, Enum):
     EVENT = "event"
     """Events of an unknown kind."""
     VISIT = "begin or end of a region"
+    TABLE_ROW = "row of the table"
+    """An operation in a table of operations."""
     METRIC = "row of metrics"
     """A row of a table of Nsight Compute."""
     RECORD = "record"
@@ -288,6 +292,7 @@ _PLURALS = {
     Subject.COPY: "memory copies",
     Subject.PROGRAM: "executions of XLA's programs",
     Subject.COUNTER: "counters of kernels",
+    Subject.TABLE_ROW: "rows of the table",
     Subject.METRIC: "rows of metrics",
     Subject.SAMPLE: "samples of GPUs and NICs",
     Subject.ARROW: "arrows between operators",
@@ -300,6 +305,7 @@ _SINGULAR_VERBS = {
 _PLURAL_VERBS = {verb: verb.replace("_", " ") for verb in _SINGULAR_VERBS} | {"has": "have"}
 _SENTENCES = {
     LossKind.ROW: "{amount} {has} no valid {detail} and {are} left out",
+    LossKind.REPEATED: "{amount} {are} the same as another one and {are} left out",
     LossKind.FIELD: "{amount} {has} no readable {detail}",
     LossKind.EARLY: "{amount} {start} before {their} launch and {are} left out",
     LossKind.OVERRUN: "{amount} {run} over what follows on {their} own stream or thread, or over the end "

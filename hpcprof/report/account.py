@@ -166,7 +166,8 @@ def _notes(steps: StepSet, ranks: int, waiting: str, uneven: bool) -> tuple[str,
     notes = [f"The parts are means over {steps}{' and over ranks' if ranks > 1 else ''}."]
     notes += [waiting] if waiting else []
     if uneven:
-        notes.append("Uneven steps: elapsed time that the ranks on average do not spend in steps.")
+        subject = "the ranks on average do" if ranks > 1 else "the rank does"
+        notes.append(f"Uneven steps: elapsed time that {subject} not spend in steps.")
     return tuple(notes)
 
 

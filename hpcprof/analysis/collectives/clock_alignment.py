@@ -89,6 +89,16 @@ def align_ends(ends: Mapping[ClockKey, Sequence[Ints]]) -> dict[ClockKey, Aligne
     }
 
 
+def one_clock(zero: Sequence[int], checks: int, error_ns: float) -> AlignedClocks:
+    """Return the clocks of ranks that have one clock, whose stamps count from the moments ``zero``.
+
+    ``checks`` is the number of collectives, or of messages, that agree with it, within ``error_ns``.
+    """
+    nothing, error = np.zeros(len(zero)), np.full(len(zero), error_ns)
+    offsets = (np.array(zero, np.int64), nothing, nothing[None], nothing[None], nothing)
+    return AlignedClocks(*offsets, error, checks)
+
+
 def clock_key(matched: MatchedCollectives) -> ClockKey:
     """Return the key of the clocks that a set of collectives uses."""
     return matched.comm_id, matched.ranks.tobytes()

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpcprof.analysis.collectives.clock_alignment import AlignedClocks, ClockKey, align_clocks
+from hpcprof.analysis.collectives.clock_alignment import (
+    AlignedClocks,
+    ClockKey,
+    align_clocks,
+    clock_key,
+    one_clock,
+)
 from hpcprof.analysis.collectives.common_clock import Aligned, with_ranks
 from hpcprof.analysis.collectives.matching import (
     MatchedCollectives,
@@ -38,11 +44,17 @@ class Communication:
     """The time of exposed communication of each rank in each step; see `exposed_by_step`."""
     missing: str
     """The ranks of the program without a profile, counted in words; empty if none or unknown."""
+    shares_clock: bool = False
+    """True for the ranks of a table of operations."""
 
     @cached_property
     def clocks(self) -> dict[ClockKey, AlignedClocks]:
-        """The clocks that are aligned by the collectives; see `align_clocks`."""
-        return align_clocks(self.collectives)
+        """The clocks that collectives align, see `align_clocks`, else those of a table of operations."""
+        aligned = align_clocks(self.collectives)
+        for calls in self.collectives if self.shares_clock else ():
+            if len(calls.seq) and clock_key(calls) not in aligned:
+                aligned[clock_key(calls)] = one_clock([0] * len(calls.ranks), len(calls.seq), 0.0)
+        return aligned
 
     @cached_property
     def pair_clocks(self) -> dict[tuple[int, int], AlignedClocks]:
@@ -60,13 +72,16 @@ def communication(
     communicators: Collection[str] = (),
     exchanging: Collection[str] = (),
     profiled: int | None = None,
+    *,
+    shares_clock: bool = False,
 ) -> Communication:
     """Match the rows of ``rank_collectives``, and align the clocks of their ranks.
 
     ``batches`` has the rows in consecutive batches of ranks: the rows of all ranks of a large communicator at
     once would take several times the memory of the matched columns. ``communicators`` are those to match, all
     if empty, and ``exchanging`` those with sends and receives. ``profiled`` is the number of ranks of the
-    program with a profile, by default that in the rows.
+    program with a profile, by default that in the rows. ``shares_clock`` is True for the ranks of a table of
+    operations, which also numbers their steps.
     """
     import pandas as pd
 
@@ -80,7 +95,7 @@ def communication(
         rows = batch.assign(row=batch.groupby("rank").cumcount(), before=exposed_before(columns))
         if communicators:
             rows = rows[rows["comm_id"].isin(communicators)]
-        parts.append(recorded_collectives(rows))
+        parts.append(recorded_collectives(rows, 0 if shares_clock else 1))
         exposed.append(exposed_by_step(rows))
         exchanged.append(rows[rows["comm_id"].isin(exchanging)] if communicators else rows)
         ranks.update(rows["rank"].unique().tolist())
@@ -96,4 +111,5 @@ def communication(
         *match_pairs(pd.concat(exchanged, ignore_index=True), whole_world),
         pd.concat(exposed, ignore_index=True),
         f"{world - profiled:.0f} of {world:.0f} ranks have no profile" if profiled < world else "",
+        shares_clock,
     )

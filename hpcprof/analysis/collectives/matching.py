@@ -87,10 +87,11 @@ class RecordedOperation:
     """
 
 
-def recorded_collectives(rows: "pd.DataFrame") -> RecordedCollectives:
+def recorded_collectives(rows: "pd.DataFrame", first_step: int = 1) -> RecordedCollectives:
     """Sort the rows of ``rank_collectives`` of some ranks by communicator and operation.
 
     Two more columns are ``row``, the position among the rows of the rank, and ``before`` (`exposed_before`).
+    A step with a number below ``first_step`` may be numbered by its place in the capture.
     """
     import pandas as pd
 
@@ -113,28 +114,30 @@ def recorded_collectives(rows: "pd.DataFrame") -> RecordedCollectives:
     for number, low, high in zip(groups.tolist(), ends - times, ends, strict=True):
         c, o = divmod(number, len(ops))
         group_columns = {name: values[low:high] for name, values in columns.items()}
-        operations[comms[c], ops[o]] = _operation(group_columns, members[comms[c]])
+        operations[comms[c], ops[o]] = _operation(group_columns, members[comms[c]], first_step)
     return RecordedCollectives(members, operations)
 
 
-def _operation(columns: Mapping[str, NDArray[Any]], members: Ints) -> RecordedOperation:
+def _operation(columns: Mapping[str, NDArray[Any]], members: Ints, first_step: int) -> RecordedOperation:
     """Return one operation of a communicator from its rows, which are sorted by ``seq``, then by rank."""
     calls = np.zeros(len(members), np.int64)
     np.maximum.at(calls, np.searchsorted(members, columns["rank"]), columns["seq"] + 1)
     calls_on_all = _on_all(columns, columns["seq"], calls)
-    return replace(calls_on_all, by_step=_by_step(columns, calls_on_all))
+    return replace(calls_on_all, by_step=_by_step(columns, calls_on_all, first_step))
 
 
-def _by_step(columns: Mapping[str, NDArray[Any]], in_order: RecordedOperation) -> RecordedOperation | None:
+def _by_step(
+    columns: Mapping[str, NDArray[Any]], in_order: RecordedOperation, first_step: int
+) -> RecordedOperation | None:
     """Match by step numbers, if the ranks recorded different steps; None otherwise, or without numbers.
 
-    Only numbers that the program gives its steps are the same on all ranks: those from 0 may be places in
-    the capture. A step counts if all ranks have equally many collectives in it.
+    Only numbers that the program gives its steps are the same on all ranks. A step counts if all ranks have
+    equally many collectives in it.
     """
     in_steps = np.flatnonzero(~np.isnan(columns["step"]))
     step, rank = columns["step"][in_steps].astype(np.int64), columns["rank"][in_steps]
     count = len(in_order.calls)
-    if count < 2 or not len(step) or step.min() <= 0:
+    if count < 2 or not len(step) or step.min() < first_step:
         return None
     steps = in_order.columns["step"]
     differ = np.count_nonzero(np.any(steps != steps[:, :1], axis=1))

@@ -58,6 +58,8 @@ def _subjects(loss: Loss) -> frozenset[Subject]:
         loss.kind is LossKind.MISSING and loss.subject is not Subject.COPY
     ):
         return OPERATIONS
+    if loss.subject is Subject.TABLE_ROW:
+        return frozenset({Subject.OPERATOR, Subject.COLLECTIVE, Subject.RANGE})
     # The kernels of a graph that was traced as a whole are missing among the kernels too.
     return frozenset({loss.subject, Subject.KERNEL} if loss.kind is LossKind.GRAPH else {loss.subject})
 

@@ -6,12 +6,18 @@ n-th that is received with it, and the n-th collective of a communicator is the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import astuple, dataclass, replace
 
 import numpy as np
 
-from hpcprof.analysis.collectives.clock_alignment import MIN_COLLECTIVES, AlignedClocks, ClockKey, align_ends
+from hpcprof.analysis.collectives.clock_alignment import (
+    MIN_COLLECTIVES,
+    AlignedClocks,
+    ClockKey,
+    align_ends,
+    one_clock,
+)
 from hpcprof.analysis.collectives.common_clock import Aligned, RankClock, connect, with_ranks
 from hpcprof.analysis.collectives.pair_matching import Messages, align_messages
 from hpcprof.analysis.mpi.run_lists import NONE, RowWindow, RunLists
@@ -412,7 +418,7 @@ def aligned_by_mpi(
             collectives.setdefault(key, []).append(np.hstack([calls.own_end[ending], shortest]))
     if zeros and needs and early <= _CHANCE * needs:
         same_node = sorted(zeros)
-        clock = _one_clock([zeros[rank] for rank in same_node], needs, _SAME_CLOCK_NS)
+        clock = one_clock([zeros[rank] for rank in same_node], needs, _SAME_CLOCK_NS)
         return [(same_node, replace(clock, of_node=True))]
     ends = {key: np.concatenate(parts) for key, parts in collectives.items()}
     together = align_ends({key: [end[:, :-1]] for key, end in ends.items()})
@@ -435,7 +441,7 @@ def aligned_by_mpi(
         for key, end in few.items():
             # The rank that came last took least: all ranks end at about that time after it came.
             *zero, error = end[np.argmin(end[:, -1])].tolist()
-            clocks[key] = _one_clock(zero, len(end), error)
+            clocks[key] = one_clock(zero, len(end), error)
         aligned += with_ranks(clocks)
     return aligned
 
@@ -452,13 +458,6 @@ def _after_needs(run: RunMpi, zeros: Mapping[int, int]) -> Ints:
         if ops.ops[op] in WAITING - OF_OBJECTS:
             parts.append(completed[rows].min(axis=1) - begun[rows].max(axis=1))
     return np.concatenate(parts)
-
-
-def _one_clock(zero: Sequence[int], checks: int, error_ns: float) -> AlignedClocks:
-    """Return the clocks of ranks that have one clock, whose stamps count from the moments ``zero``."""
-    nothing, error = np.zeros(len(zero)), np.full(len(zero), error_ns)
-    offsets = (np.array(zero, np.int64), nothing, nothing[None], nothing[None], nothing)
-    return AlignedClocks(*offsets, error, checks)
 
 
 def _pairs(run: RunMpi) -> Iterator[tuple[tuple[int, int], tuple[Ints, Ints]]]:

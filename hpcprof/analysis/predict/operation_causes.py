@@ -167,24 +167,31 @@ def refuse_overlap(table: pd.DataFrame) -> None:
     raise HpcprofError(f"{overlap}{who if len(busy) else ''}.")
 
 
-def explain_operations(table: pd.DataFrame) -> tuple[Explanation, pd.DataFrame]:
+def explain_operations(
+    table: pd.DataFrame, elapsed_ns: int | None = None
+) -> tuple[Explanation, pd.DataFrame]:
     """Explain the steps of a table of operations; return also the rows of ``operation_slowdowns``.
 
-    Raises HpcprofError if no step has operations of all ranks.
+    ``elapsed_ns`` is the time that the run takes for each step, with what passes between steps: shares are of
+    it, by default of the time within a step. Raises HpcprofError if no step has operations of all ranks.
     """
     replay = OperationReplay.from_table(table)
     measured = np.concatenate([graph.measured for graph in replay.graphs])
     unchanged = replay.walls(replay.measured)
+    step_ns = elapsed_ns or round(float(measured.mean()))
     summary = StepSummary(
         wall_p50_ns=round(float(np.median(measured))),
         steps=int(table["step"].nunique()),
         ranks=int(table["rank"].nunique()),
         explained_steps=len(measured),
         replay_error_pct=round(100 * float(unchanged.mean() / measured.mean() - 1), 3),
-        elapsed_ns=round(float(measured.mean())),
+        elapsed_ns=step_ns,
     )
     slowdowns = _slowdowns(replay, unchanged)
-    findings = sorted(_findings(replay, unchanged, slowdowns), key=lambda finding: -(finding.saving_ns or 0))
+    findings = sorted(
+        _findings(replay, unchanged, slowdowns, step_ns),
+        key=lambda finding: -(finding.saving_ns or 0),
+    )
     unknown = [NotJudged("causes inside operations", "a table of operations has neither kernels nor calls")]
     if len(replay.graphs) == MOST_KINDS:
         most = f"only the {MOST_KINDS} most frequent kinds of steps are replayed, by their operations"
@@ -217,10 +224,11 @@ def _slowdowns(replay: OperationReplay, unchanged: Floats) -> pd.DataFrame:
     return table
 
 
-def _findings(replay: OperationReplay, unchanged: Floats, slowdowns: pd.DataFrame) -> Iterator[Finding]:
+def _findings(
+    replay: OperationReplay, unchanged: Floats, slowdowns: pd.DataFrame, step: float
+) -> Iterator[Finding]:
+    """Yield the findings; shares are of ``step``, in ns."""
     current, now = replay.measured, unchanged
-    # The replay may differ from the measured step by some percent.
-    step = float(np.concatenate([graph.measured for graph in replay.graphs]).mean())
     slowdown = slowdowns.set_index(["by", "value"])["slowdown"]
     for _ in range(_MOST_FINDINGS):
         place, value, chosen, saving = _narrowest(replay, current, now)

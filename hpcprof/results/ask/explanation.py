@@ -72,7 +72,7 @@ _READ = (_PATH, "mpi_waits")
 
 _HARMLESS = (
     *(LossKind.NOTE, LossKind.CLOCK, LossKind.OPEN, LossKind.STEP, LossKind.BEFORE),
-    *(LossKind.NUMBERED, LossKind.MERGED, LossKind.TABLE, LossKind.QUEUED),
+    *(LossKind.NUMBERED, LossKind.MERGED, LossKind.TABLE, LossKind.QUEUED, LossKind.REPEATED),
 )
 """Losses that leave out no event of the capture."""
 
@@ -340,10 +340,10 @@ def _explain_run(
     if (table := operations_of(run, store)) is not None:
         from hpcprof.analysis.predict.operation_causes import explain_operations
 
-        explanation, slowdowns = explain_operations(table)
-        for row in store.table(run.id, "step_kinds").rows[:1]:
-            times = {name: row[name] for name in ("wall_p50_ns", "elapsed_ns", "counted_steps")}
-            explanation = replace(explanation, step=replace(explanation.step, **times))
+        account = next(iter(store.table(run.id, "step_kinds").rows), {})
+        explanation, slowdowns = explain_operations(table, account.get("elapsed_ns"))
+        times = {name: account[name] for name in ("wall_p50_ns", "counted_steps") if account}
+        explanation = replace(explanation, step=replace(explanation.step, **times))
         return explanation, pd.DataFrame(), slowdowns
     from hpcprof.analysis.explain.explain import explain_run
 

@@ -34,6 +34,7 @@ from hpcprof.profiles.collective_operations import POINT_TO_POINT
 from hpcprof.profiles.event_folders import communication_folder
 from hpcprof.profiles.readers.communicators import is_of_one_process
 from hpcprof.profiles.readers.declaration import load
+from hpcprof.profiles.readers.operations import OPERATIONS
 from hpcprof.profiles.timeline import Ints
 from hpcprof.profiles.timeline_parquet import RankEvents
 from hpcprof.results.collect.executors.interface import Executor, Lost, ResultT, TaskT, serially
@@ -93,6 +94,8 @@ class MatchTask(RankTask):
     """The number of ranks of the run that have a profile."""
     number: int = 0
     """Number of the file that the task writes."""
+    shares_clock: bool = False
+    """True for the ranks of a table of operations."""
 
 
 @dataclass(frozen=True)
@@ -182,7 +185,8 @@ def analyze_matched(run_id: str, store: Store, names: Sequence[str]) -> dict[str
     """
     maps = {ANALYSES[name].map: load(ANALYSES[name].map) for name in names}
     values: dict[str, list[Any]] = {name: [] for name in maps}
-    for task in _match_tasks(survey_ranks(store.rank_events(run_id)), Path()):
+    survey = survey_ranks(store.rank_events(run_id))
+    for task in _match_tasks(survey, store.profiles(run_id), Path()):
         matched = _communication(task)
         for name, function in maps.items() if matched.ranks else ():
             values[name].append(function(matched))
@@ -235,10 +239,10 @@ def _match_run(
 ) -> tuple[RunCommunication, dict[str, list[Any]]]:
     """Match what the ranks have in common, and return it with the values of the maps over communicators."""
     events = survey.events
-    tasks = _match_tasks(survey, folder)
+    profiles = store.profiles(run_id)
+    tasks = _match_tasks(survey, profiles, folder)
     results = dict(run_tasks(_match, tasks, executor))
     parts = [results[task] for task in tasks if results[task].values]
-    profiles = store.profiles(run_id)
     by_mpi: list[Aligned] = []
     if lists.ranks:
         with LinkWriter(folder) as links:
@@ -276,9 +280,10 @@ def _zeros_of_node(profiles: Sequence[ProfileRow]) -> dict[int, int] | None:
     return {profile.rank: last - starts.get(profile.rank, last) for profile in profiles}
 
 
-def _match_tasks(survey: RunSurvey, folder: Path) -> list[MatchTask]:
+def _match_tasks(survey: RunSurvey, profiles: Mapping[int, ProfileRow], folder: Path) -> list[MatchTask]:
     """Return a task for each few groups of ranks that share communicators, or one for all ranks."""
     events = survey.events
+    shares_clock = all(profiles[rank].kind == OPERATIONS.name for rank in events)
     groups = groups_of_communicators(survey.parts)
     if groups is None:
         groups = [RankGroup(tuple(sorted(events)), frozenset(), frozenset())]
@@ -290,6 +295,7 @@ def _match_tasks(survey: RunSurvey, folder: Path) -> list[MatchTask]:
             exchanging=exchanging,
             profiled=len(events),
             number=number,
+            shares_clock=shares_clock,
         )
         for number, (ranks, names, exchanging) in enumerate(groups)
     ]
@@ -465,7 +471,8 @@ def _communication(task: MatchTask) -> Communication:
         kept_rows(task.events[at : at + _RANKS_AT_ONCE], _TABLE)
         for at in range(0, len(task.events), _RANKS_AT_ONCE)
     )
-    return communication(batches, task.communicators, task.exchanging, task.profiled)
+    chosen = (task.communicators, task.exchanging, task.profiled)
+    return communication(batches, *chosen, shares_clock=task.shares_clock)
 
 
 def _map_ranks(task: RankTask) -> dict[str, Any]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # neither pandas is needed to report from the store, nor that
     from hpcprof.analysis.framework.outcome import Outcome
     from hpcprof.results.store.tables import ProfileRow
 
-ANALYSIS_VERSION = 35
+ANALYSIS_VERSION = 36
 """Raised whenever an analysis gives other figures: profiles that were collected before are read again."""
 
 Row = dict[str, Any]

@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 
 from hpcprof.profiles.collective_operations import operation
-from hpcprof.profiles.losses import LossKind, Subject, losses
+from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
 from hpcprof.profiles.readers.declaration import ProfilePart, SeveralRanks
 from hpcprof.profiles.readers.operations import OPERATIONS, TABLE_STEP
-from hpcprof.profiles.readers.operations.table import UNKNOWN, read_table
+from hpcprof.profiles.readers.operations.table import UNKNOWN, OperationTable, read_table
 from hpcprof.profiles.readers.string_table import StringTable
 from hpcprof.profiles.timeline import (
     NO_BYTES,
@@ -34,13 +34,13 @@ _HOST = ("host", "wait")
 
 def identify_rank(path: Path) -> int | None:
     """Return the rank of a table that has only one."""
-    ranks = read_table(path)[0]["rank"].unique()
+    ranks = read_table(path).rows["rank"].unique()
     return int(ranks[0]) if len(ranks) == 1 else None
 
 
 def several_ranks(path: Path) -> SeveralRanks | None:
     """Return the ranks of a table, each as a process of its own; None if it has one."""
-    ranks = tuple(sorted(map(int, read_table(path)[0]["rank"].unique())))
+    ranks = tuple(sorted(map(int, read_table(path).rows["rank"].unique())))
     return SeveralRanks(tuple((rank,) for rank in ranks), ranks) if len(ranks) > 1 else None
 
 
@@ -49,11 +49,12 @@ def read(path: Path, part: ProfilePart | None = None) -> Timeline:
 
     Each name of communication is a thread of its own, because sends and receives overlap computing.
     """
-    table, damaged = read_table(path)
+    whole = read_table(path)
+    table = whole.rows
     world = int(table["rank"].nunique())
-    lost = losses(LossKind.ROW, Subject.OPERATOR, {"number or kind": damaged}, len(table) + damaged)
     if part is not None:
         table = table[table["rank"].isin(part.processes)]
+    lost = _losses(whole, {*table["rank"]}, part is None or part.first)
     strings = StringTable()
     threads = {name: 1 + number for number, name in enumerate(sorted(table["name"].unique()))}
     communicates = ~table["kind"].isin((*_HOST, "compute"))
@@ -68,7 +69,7 @@ def read(path: Path, part: ProfilePart | None = None) -> Timeline:
             rank=int(table["rank"].iloc[0]) if table["rank"].nunique() == 1 else None,
             world_size=world,
             start_utc_ns=0,
-            losses=tuple(lost) if part is None or part.first else (),
+            losses=tuple(lost),
         ),
         strings=strings.array(),
         kernels=Kernels.empty(),
@@ -78,6 +79,21 @@ def read(path: Path, part: ProfilePart | None = None) -> Timeline:
         operators=operators,
         host_collectives=communication,
     )
+
+
+def _losses(table: OperationTable, ranks: set[int], first: bool) -> list[Loss]:
+    """Return the losses of some ranks; those of rows without a rank are the ``first`` ones'."""
+    concerned = ranks | (
+        {rank for rank in table.damaged if rank not in {*table.rows["rank"]}} if first else set()
+    )
+    damaged, repeated = (
+        sum(counts[rank] for rank in concerned) for counts in (table.damaged, table.repeated)
+    )
+    count = int(table.rows["rank"].isin(ranks).sum()) + damaged + repeated
+    return [
+        *losses(LossKind.ROW, Subject.TABLE_ROW, {"number or kind": damaged}, count),
+        *losses(LossKind.REPEATED, Subject.TABLE_ROW, {"": repeated}, count),
+    ]
 
 
 def _spans(rows: pd.DataFrame) -> dict[str, np.ndarray]:

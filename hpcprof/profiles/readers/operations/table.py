@@ -14,11 +14,17 @@ Timers of a program write it (Megatron's, NeMo's, or its own). Columns, of which
 ``bytes``              what is sent
 ====================== ====================================================================================
 
-The columns that ByteDance's StragglerAnalysis publishes are read too (`_ALIASES`): seconds become
-nanoseconds, and the kind follows from the name.
+Times may be in another unit, which ends the name of their column (`_UNITS`: ``start_us``). The columns that
+ByteDance's StragglerAnalysis publishes are read too (`_ALIASES`): they are in seconds, and the kind follows
+from the name.
+
+CSV is UTF-8 with or without a byte order mark; commas, semicolons or tabs separate its columns.
 """
 
+import csv
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -41,24 +47,42 @@ OPTIONAL = ("stage", "microbatch", "chunk", "group", "peer", "bytes", "replica")
 UNKNOWN = -1
 """The value of an optional column where a row has none."""
 
-_ALIASES = {
-    "optype": "name",
-    "start_ts": "start_ns",
-    "duration": "duration_ns",
-    "mb_id": "microbatch",
-    "gmc": "chunk",
-    "dp_rank": "replica",
+_UNITS = {"us": 1e3, "ms": 1e6, "s": 1e9}
+"""Units of time that end the name of a column in place of ``ns``, in ns."""
+_TIMES = {
+    f"{time}_{unit}": (f"{time}_ns", ns) for time in ("start", "duration") for unit, ns in _UNITS.items()
 }
-_SECONDS = ("start_ts", "duration")
+_TIMES |= {"start_ts": ("start_ns", 1e9), "duration": ("duration_ns", 1e9)}
+"""Columns of times in other units: the column in ns that takes their place, and their unit in ns."""
+_ALIASES = {"optype": "name", "mb_id": "microbatch", "gmc": "chunk", "dp_rank": "replica"}
+_ALIASES |= {name: in_ns for name, (in_ns, _) in _TIMES.items()}
 _TEXTS = ("name", "kind", "group")
+_SEPARATORS = (",", ";", "\t")
+_MAX_MISSING = 1
+"""Maximum number of missing columns with which a table of operations is still recognized, to name them."""
 _MAX_STEP_RATIO = 0.5
 """Maximum time from step to step, over the length of a step, where times count from the step's start."""
 
 
+@dataclass(frozen=True)
+class OperationTable:
+    """The operations of a table, and the rows that are left out."""
+
+    rows: pd.DataFrame
+    """The columns of the module, without aliases. Unknown numbers are `UNKNOWN`, unknown groups empty."""
+    damaged: Counter[int]
+    """Rows whose numbers or kinds are impossible, by rank; that of a row without one is `UNKNOWN`."""
+    repeated: Counter[int]
+    """Rows that are the same as another one, by rank."""
+
+
 def is_table(path: Path) -> bool:
-    """Return whether a file has the columns of a table of operations, by its head."""
+    """Return whether a file has most columns of a table of operations, by its head.
+
+    Reading it says which ones are missing.
+    """
     try:
-        return not _missing_columns(_columns(path))
+        return len(_missing_columns(_columns(path))) <= _MAX_MISSING
     except (OSError, pa.ArrowException):
         return False
 
@@ -66,8 +90,16 @@ def is_table(path: Path) -> bool:
 def _columns(path: Path) -> list[str]:
     if path.suffix.lower() == ".parquet":
         return list(pq.read_schema(path).names)
-    with path.open(encoding="utf-8", errors="replace") as file:
-        return [name.strip().strip('"') for name in file.readline(1 << 16).split(",")]
+    names, _ = _header(path)
+    return names
+
+
+def _header(path: Path) -> tuple[list[str], str]:
+    """Return the names of the columns of a CSV file, and what separates them."""
+    with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+        line = file.readline(1 << 16)
+    separator = max(_SEPARATORS, key=line.count)
+    return [name.strip() for name in next(csv.reader([line], delimiter=separator), [])], separator
 
 
 def _missing_columns(columns: list[str]) -> list[str]:
@@ -76,23 +108,22 @@ def _missing_columns(columns: list[str]) -> list[str]:
     return [name for name in REQUIRED if name not in names]
 
 
-def read_table(path: Path) -> tuple[pd.DataFrame, int]:
-    """Return the operations of a table by rank, step and start, and the number of rows that are damaged.
+def read_table(path: Path) -> OperationTable:
+    """Return the operations of a table by rank, step and start.
 
-    Columns are those of the module, without aliases. Unknown numbers are `UNKNOWN`, unknown groups empty. If
-    ``start_ns`` counts from the beginning of each step, the steps are put one after another. Raises
+    If ``start_ns`` counts from the beginning of each step, the steps are put one after another. Raises
     DamagedInput if columns or all rows are missing.
     """
-    rows, damaged = _valid_rows(path)
-    return _sort_rows(rows), damaged
+    table = _valid_rows(path)
+    return replace(table, rows=_sort_rows(table.rows))
 
 
 def read_tables(paths: Sequence[Path]) -> pd.DataFrame:
     """Return the operations of several tables, such as of one per rank, as `read_table` does."""
-    return _sort_rows(pd.concat([_valid_rows(path)[0] for path in paths]))
+    return _sort_rows(pd.concat([_valid_rows(path).rows for path in paths]))
 
 
-def _valid_rows(path: Path) -> tuple[pd.DataFrame, int]:
+def _valid_rows(path: Path) -> OperationTable:
     with reading(path):
         state = path.stat()
     return _read(path, state.st_mtime_ns, state.st_size)
@@ -106,7 +137,8 @@ def _sort_rows(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 @lru_cache(maxsize=1)
-def _read(path: Path, _modified_ns: int, _size: int) -> tuple[pd.DataFrame, int]:
+def _read(path: Path, _modified_ns: int, _size: int) -> OperationTable:
+    unreadable = 0
     with reading(path):
         if path.suffix.lower() == chakra.SUFFIX:
             return _check_rows(path, chakra.read_rows(path))
@@ -116,7 +148,7 @@ def _read(path: Path, _modified_ns: int, _size: int) -> tuple[pd.DataFrame, int]
                 raise DamagedInput(
                     f"{path} is no table of operations: it has no column {listed(absent, len(absent))}."
                 )
-            table = _arrow(path)
+            table, unreadable = _arrow(path)
             for name in {*_TEXTS} & {*table.column_names}:
                 texts = table[name].cast(pa.large_string())
                 table = table.set_column(table.column_names.index(name), name, texts)
@@ -125,30 +157,60 @@ def _read(path: Path, _modified_ns: int, _size: int) -> tuple[pd.DataFrame, int]
         except (pa.ArrowException, KeyError) as error:
             raise DamagedInput(f"{path} cannot be read: {str(error).splitlines()[0]}") from None
     rows = pd.DataFrame({name: table[name].to_pandas() for name in table.column_names})
-    for name in {*_SECONDS} & {*rows.columns}:
-        rows[name] = pd.to_numeric(rows[name], errors="coerce").astype(float) * 1e9
+    for name in {*_TIMES} & {*rows.columns}:
+        rows[name] = pd.to_numeric(rows[name], errors="coerce").astype(float) * _TIMES[name][1]
     rows = rows.rename(columns=_ALIASES)
     rows["name"] = rows["name"].astype(str)
     if "kind" not in rows:
         rows["kind"] = rows["name"].map({name: _kind(name) for name in rows["name"].unique()})
-    return _check_rows(path, rows)
+    return _check_rows(path, rows, unreadable)
 
 
-def _arrow(path: Path) -> pa.Table:
-    """Return the columns of a file that have a meaning."""
+def _arrow(path: Path) -> tuple[pa.Table, int]:
+    """Return the columns of a file that have a meaning, and the number of rows that cannot be read."""
     wanted = {*REQUIRED, *OPTIONAL, *_ALIASES}
     names = _columns(path)
-    if twice := [name for name in wanted if names.count(name) > 1]:
+    if twice := [name for name in wanted if names.count(_ALIASES.get(name, name)) > 1]:
         raise DamagedInput(f"{path} has several columns {twice[0]}.")
+    chosen = [name for name in names if name in wanted]
     if path.suffix.lower() != ".parquet":
         expect_cells(path.read_bytes())
-        return pyarrow.csv.read_csv(path).select([name for name in names if name in wanted])
+        return _csv_columns(path, chosen)
     with pq.ParquetFile(path) as file:
         groups = range(file.metadata.num_row_groups)
         unpacked = sum(file.metadata.row_group(group).total_byte_size for group in groups)
         if unpacked > max_unpacked_bytes(path.stat().st_size):
             raise bomb(path)
-        return file.read([name for name in names if name in wanted])
+        return file.read(chosen), 0
+
+
+def _csv_columns(path: Path, chosen: Sequence[str]) -> tuple[pa.Table, int]:
+    """Return columns of a CSV file, and the number of rows with too few or too many values.
+
+    The last row is one if the file is cut off.
+    """
+    names, separator = _header(path)
+    unreadable: list[pyarrow.csv.InvalidRow] = []
+
+    def skip(row: pyarrow.csv.InvalidRow) -> str:
+        unreadable.append(row)
+        return "skip"
+
+    # Arrow takes the type of a column from its first rows, and an odd value after them for an error.
+    for column_types in (None, dict.fromkeys(names, pa.string())):
+        unreadable.clear()
+        try:
+            table = pyarrow.csv.read_csv(
+                path,
+                pyarrow.csv.ReadOptions(column_names=names, skip_rows=1),
+                pyarrow.csv.ParseOptions(delimiter=separator, invalid_row_handler=skip),
+                pyarrow.csv.ConvertOptions(include_columns=chosen, column_types=column_types),
+            )
+            break
+        except pa.ArrowInvalid:
+            if column_types:
+                raise
+    return table, len(unreadable)
 
 
 def _kind(name: str) -> str:
@@ -161,8 +223,8 @@ def _kind(name: str) -> str:
     return "host" if name == "gc" else "compute"
 
 
-def _check_rows(path: Path, rows: pd.DataFrame) -> tuple[pd.DataFrame, int]:
-    """Return the rows with possible numbers, in their order, and the number of dropped rows."""
+def _check_rows(path: Path, rows: pd.DataFrame, unreadable: int = 0) -> OperationTable:
+    """Return the rows with possible numbers, each once and in their order; others are counted."""
     for name in OPTIONAL:
         if name not in rows:
             rows[name] = "" if name in _TEXTS else UNKNOWN
@@ -175,7 +237,9 @@ def _check_rows(path: Path, rows: pd.DataFrame) -> tuple[pd.DataFrame, int]:
             rows[name] = rows[name].fillna(UNKNOWN)
     for name in _TEXTS:
         rows[name] = rows[name].astype(object).where(rows[name].notna(), "").astype(str)
-    valid = rows["kind"].isin(KINDS) & rows[numbers].abs().lt(LATEST).all(axis=1)
+    rows["kind"] = rows["kind"].str.strip().str.lower()
+    possible = rows[numbers].abs().lt(LATEST)
+    valid = rows["kind"].isin(KINDS) & possible.all(axis=1)
     valid &= (rows["duration_ns"] >= 0) & (rows["duration_ns"] < LONGEST) & (rows["rank"] >= 0)
     valid_rows = rows.loc[valid, [*REQUIRED, *OPTIONAL]]
     if not len(valid_rows):
@@ -183,8 +247,19 @@ def _check_rows(path: Path, rows: pd.DataFrame) -> tuple[pd.DataFrame, int]:
             f"{path} has no valid operation: a row needs numbers, a duration of at least 0, and a kind of "
             f"{listed(KINDS, len(KINDS))}."
         )
+    if (valid_rows["duration_ns"] < 1).all():
+        raise DamagedInput(
+            f"{path} has no operation that takes 1 ns: times in another unit need columns such as start_s "
+            "and duration_s."
+        )
     valid_rows = valid_rows.astype(dict.fromkeys(numbers, np.int64))
-    return valid_rows, int((~valid).sum())
+    is_repeated = valid_rows.duplicated()
+    ranks_of_invalid = rows.loc[~valid, "rank"].where(possible["rank"], UNKNOWN).astype(np.int64)
+    damaged = Counter(ranks_of_invalid.tolist())
+    damaged[UNKNOWN] += unreadable
+    return OperationTable(
+        valid_rows[~is_repeated], damaged, Counter(valid_rows.loc[is_repeated, "rank"].tolist())
+    )
 
 
 def _one_after_another(rows: pd.DataFrame) -> pd.Series:

@@ -50,6 +50,15 @@ def explained(request: pytest.FixtureRequest, job: pd.DataFrame) -> tuple[object
     return explain_operations(table)
 
 
+def test_shares_are_of_the_time_that_the_run_takes_for_each_step(job: pd.DataFrame) -> None:
+    explanation, _ = explain_operations(job)
+    within_step = explanation.step.elapsed_ns
+    assert within_step is not None
+    longer, _ = explain_operations(job, 2 * within_step)
+    share, half = (found.findings[0].share_pct or 0 for found in (explanation, longer))
+    assert share == pytest.approx(2 * half, abs=0.002) != 0
+
+
 def test_the_figures_are_those_that_were_published(explained: tuple[object, pd.DataFrame]) -> None:
     table = explained[1].set_index(["by", "value"])
     assert table.loc[("replay", ""), "step_ns"] == pytest.approx(REPLAYED * 1e9, rel=1e-6)

@@ -12,7 +12,7 @@ from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.readers.declaration import ProfilePart
 from hpcprof.profiles.readers.discovery import find_profiles, read_profile, reader_of, several_ranks
 from hpcprof.profiles.readers.operations import OPERATIONS
-from hpcprof.profiles.readers.operations.table import read_table
+from hpcprof.profiles.readers.operations.table import UNKNOWN, is_table, read_table
 from hpcprof.profiles.timeline import Timeline
 
 ROWS = pd.DataFrame(
@@ -56,9 +56,10 @@ def test_a_table_is_a_profile_of_its_ranks(tmp_path: Path, name: str) -> None:
 
 def test_steps_whose_times_count_from_their_beginning_follow_each_other(tmp_path: Path) -> None:
     rows = pd.concat([ROWS, ROWS.assign(step=2), ROWS.assign(step=3)])
-    table, damaged = read_table(written(tmp_path, rows, "timers.parquet"))
-    assert table[table["rank"] == 0]["start_ns"].tolist() == [0, 10, 17, 27, 34, 44]
-    assert damaged == 0
+    table = read_table(written(tmp_path, rows, "timers.parquet"))
+    first = table.rows["rank"] == 0
+    assert table.rows[first]["start_ns"].tolist() == [0, 10, 17, 27, 34, 44]
+    assert not table.damaged.total() + table.repeated.total()
 
 
 def test_steps_that_overlap_on_one_clock_keep_their_times(tmp_path: Path) -> None:
@@ -71,7 +72,7 @@ def test_steps_that_overlap_on_one_clock_keep_their_times(tmp_path: Path) -> Non
             for step in range(5)
         ]
     )
-    table, _ = read_table(written(tmp_path, rows, "timers.csv"))
+    table = read_table(written(tmp_path, rows, "timers.csv")).rows
     assert table["start_ns"].tolist() == rows["start_ns"].tolist()
 
 
@@ -79,7 +80,7 @@ def test_other_columns_in_seconds_are_read(tmp_path: Path) -> None:
     rows = ROWS.drop(columns=["kind", "peer"]).rename(
         columns={"name": "optype", "start_ns": "start_ts", "duration_ns": "duration"}
     )
-    table, _ = read_table(written(tmp_path, rows.assign(dp_rank=0, mb_id=3, gmc=0), "timers.parquet"))
+    table = read_table(written(tmp_path, rows.assign(dp_rank=0, mb_id=3, gmc=0), "timers.parquet")).rows
     assert table["kind"].tolist() == ["compute", "send", "recv", "compute"]
     assert table["duration_ns"].tolist() == [10e9, 2e9, 10e9, 5e9]
     assert table["microbatch"].unique().tolist() == [3]
@@ -87,11 +88,11 @@ def test_other_columns_in_seconds_are_read(tmp_path: Path) -> None:
 
 def test_damaged_rows_are_counted_and_a_table_without_others_is_refused(tmp_path: Path) -> None:
     bad = ROWS.assign(duration_ns=[-1, 2, 10, 5], kind=["compute", "send", "recv", "other"])
-    assert read_table(written(tmp_path, bad, "bad.csv"))[1] == 2
+    assert read_table(written(tmp_path, bad, "bad.csv")).damaged == {0: 1, 1: 1, UNKNOWN: 0}
     timeline = read_profile(written(tmp_path, bad, "bad.csv"))
     assert isinstance(timeline, Timeline)
     assert [loss.sentence for loss in timeline.origin.losses] == [
-        "2 of 4 operators have no valid number or kind and are left out"
+        "2 of 4 rows of the table have no valid number or kind and are left out"
     ]
     with pytest.raises(DamagedInput, match="no valid operation: a row needs numbers"):
         read_table(written(tmp_path, ROWS.assign(kind="other"), "none.csv"))
@@ -103,4 +104,69 @@ def test_damaged_rows_are_counted_and_a_table_without_others_is_refused(tmp_path
     with pytest.raises(DamagedInput, match=r"cannot be read: (?!Unicode)"):
         read_table(written(tmp_path, ROWS.assign(name=[b"\xff"] * 4), "bytes.parquet"))
     (tmp_path / "bytes.parquet").unlink()
-    assert find_profiles(tmp_path) == [tmp_path / "bad.csv", tmp_path / "none.csv"]
+    assert find_profiles(tmp_path) == [tmp_path / name for name in ("bad.csv", "none.csv", "short.csv")]
+
+
+@pytest.mark.parametrize(("separator", "encoding"), [(";", "utf-8"), ("\t", "utf-8-sig"), (",", "utf-8-sig")])
+def test_csv_of_spreadsheets_is_read(tmp_path: Path, separator: str, encoding: str) -> None:
+    path = tmp_path / "timers.csv"
+    ROWS.assign(kind=ROWS["kind"].str.upper()).to_csv(path, index=False, sep=separator, encoding=encoding)
+    assert reader_of(path) is OPERATIONS
+    assert read_table(path).rows["kind"].tolist() == ["compute", "send", "recv", "compute"]
+
+
+@pytest.mark.parametrize(("unit", "ns"), [("us", 1e3), ("ms", 1e6), ("s", 1e9)])
+def test_times_have_the_unit_that_ends_the_name_of_their_column(tmp_path: Path, unit: str, ns: float) -> None:
+    in_ns = ("start_ns", "duration_ns")
+    scaled = ROWS.assign(**{name: ROWS[name] * 1e9 / ns for name in in_ns})
+    names = {name: name.replace("_ns", f"_{unit}") for name in in_ns}
+    table = read_table(written(tmp_path, scaled.rename(columns=names), "timers.csv")).rows
+    assert table["duration_ns"].tolist() == [10e9, 2e9, 10e9, 5e9]
+
+
+def test_times_that_are_no_nanoseconds_are_refused(tmp_path: Path) -> None:
+    seconds = ROWS.assign(duration_ns=ROWS["duration_ns"] / 1e3)
+    with pytest.raises(DamagedInput, match="columns such as start_s and duration_s"):
+        read_table(written(tmp_path, seconds, "timers.csv"))
+
+
+def test_a_table_that_is_cut_off_keeps_its_whole_rows(tmp_path: Path) -> None:
+    path = written(tmp_path, ROWS, "timers.csv")
+    path.write_text(path.read_text()[: -len("d,compute,12,5,")])
+    table = read_table(path)
+    assert len(table.rows) == 3
+    assert table.damaged == {UNKNOWN: 1}
+    ranks = several_ranks(path)
+    assert ranks is not None
+    lost = [read_profile(path, ProfilePart(ranks, place)).origin.losses for place in range(2)]
+    assert [[loss.count for loss in of_rank] for of_rank in lost] == [[1], []]
+
+
+def test_a_row_that_comes_twice_counts_once(tmp_path: Path) -> None:
+    path = written(tmp_path, pd.concat([ROWS, ROWS.iloc[2:3]]), "timers.csv")
+    assert len(read_table(path).rows) == len(ROWS)
+    ranks = several_ranks(path)
+    assert ranks is not None
+    lost = read_profile(path, ProfilePart(ranks, 1)).origin.losses
+    assert [loss.sentence for loss in lost] == [
+        "1 of 3 rows of the table is the same as another one and is left out"
+    ]
+
+
+def test_an_odd_value_far_from_the_first_rows_costs_its_row_alone(tmp_path: Path) -> None:
+    path = tmp_path / "timers.csv"
+    many = pd.concat([ROWS.assign(step=step) for step in range(20_000)])
+    many.to_csv(path, index=False)
+    with path.open("a") as file:
+        file.write("one,1,forward,compute,0,1,\n")
+    table = read_table(path)
+    assert len(table.rows) == len(many)
+    assert table.damaged.total() == 1
+
+
+def test_a_missing_column_is_named(tmp_path: Path) -> None:
+    path = written(tmp_path, ROWS.drop(columns="step"), "timers.csv")
+    assert is_table(path)
+    with pytest.raises(DamagedInput, match="it has no column step"):
+        read_table(path)
+    assert not is_table(written(tmp_path, ROWS.drop(columns=["step", "kind"]), "other.csv"))
