@@ -13,7 +13,12 @@ import msgspec
 import numpy as np
 import pandas as pd
 
-from hpcprof.analysis.predict.operation_graph import COMMUNICATION, OperationGraph, in_order, operation_graphs
+from hpcprof.analysis.predict.operation_graph import (
+    COMMUNICATION,
+    OperationGraph,
+    operation_graphs,
+    topological_order,
+)
 from hpcprof.common.atomic import replacing
 from hpcprof.common.errors import HpcprofError
 from hpcprof.profiles.collective_operations import operation
@@ -102,7 +107,9 @@ def rank_operations(graphs: Sequence[OperationGraph], rank: int) -> Iterator[Ran
     for _, at, column in steps:
         graph = graphs[at]
         rows = np.flatnonzero(graph.rows["rank"].to_numpy() == rank)
-        ordered = in_order({row: set(graph.before[row].tolist()) & {*rows.tolist()} for row in rows.tolist()})
+        ordered = topological_order(
+            {row: set(graph.before[row].tolist()) & {*rows.tolist()} for row in rows.tolist()}
+        )
         number = {row: first + place for place, row in enumerate(ordered)}
         talks = graph.rows["kind"].isin(COMMUNICATION).to_numpy()
         for row, node in number.items():

@@ -47,7 +47,6 @@ _ADJECTIVES = re.compile(
 _OLD_NAMES = {
     "results/api.py": 1,
     "submit/profilers/base.py": 1,
-    "analysis/predict/scale.py": 3,
 }
 """Modules of `hpcprof` with such names, and their maximum number: it may only fall."""
 

@@ -5,7 +5,7 @@ from enum import IntEnum
 
 
 class CallKind(IntEnum):
-    """The kind of a call in the graph."""
+    """The kind of a call of the host."""
 
     LAUNCH = 0
     COPY = 1
@@ -17,7 +17,7 @@ class CallKind(IntEnum):
     OTHER = 7
     MPI = 8
     PAUSE = 9
-    """No call: the host waits for the GPU (`host_pace`)."""
+    """No call: the host waits for the GPU (`rank_activity.with_pauses`)."""
 
 
 ALLOCATING = (CallKind.ALLOCATE, CallKind.FREE)
@@ -32,7 +32,7 @@ _KINDS = (
     (re.compile(r"Synchronize"), CallKind.WAIT),
     (re.compile(r"EventRecord"), CallKind.RECORD),
 )
-"""The kind of a call that launches nothing, by the first part of a name that fits."""
+"""The kind of a call that launches nothing, by the first pattern that its name contains."""
 
 
 def kind_of_call(name: str) -> CallKind:

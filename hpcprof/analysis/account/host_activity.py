@@ -25,7 +25,7 @@ Thread = tuple[int, int]
 
 
 def at(column: Ints, rows: Ints) -> Ints:
-    """Return the values of a column in some rows, 0 for the row `NONE`; a large column is not copied."""
+    """Return the values of a column in some rows, 0 for the row `NONE`, without a copy of the column."""
     has_row = rows != NONE
     result = np.zeros(len(rows), np.int64)
     result[has_row] = column[rows[has_row]]
@@ -44,7 +44,7 @@ class StepFunction(msgspec.Struct, frozen=True):
         return values
 
     def or_else(self, other: "StepFunction") -> "StepFunction":
-        """Return the function with the values of another one where it has none."""
+        """Return this function, with the values of another one wherever it is `NONE`."""
         time = np.sort(np.concatenate((self.time, other.time)))
         value = self.at(time)
         return StepFunction(time, np.where(value == NONE, other.at(time), value))
@@ -89,7 +89,7 @@ def calls_touching(calls: ApiCalls, thread: Thread, start: Ints, end: Ints) -> I
     del begin  # The columns of all calls take much memory.
     reach = calls.end[rows]
     np.maximum.accumulate(reach, out=reach)
-    # From the first call that reaches an interval on, those that end before it lie inside that call.
+    # The first call that reaches an interval contains the later ones that end before it.
     low = np.searchsorted(reach, start)
     del reach
     low = np.maximum(low, np.append(0, high[:-1]))
@@ -112,7 +112,7 @@ def innermost_ranges(timeline: Timeline) -> dict[Thread, StepFunction]:
 
 
 def innermost(ranges: Ranges) -> StepFunction:
-    """Return the name of the innermost of the ranges of one thread at each moment."""
+    """Return the name of one thread's innermost range at each moment."""
     ranges = ranges.take(ranges.end > ranges.start)
     above = parents(ranges)
     outside = np.where(above == NO_PARENT, NO_NAME, ranges.name[above])
@@ -125,7 +125,7 @@ def innermost(ranges: Ranges) -> StepFunction:
 
 
 def call_at(calls: ApiCalls, rows: Ints) -> StepFunction:
-    """Return the row of the call that is executed at each moment, of calls that do not overlap, by start."""
+    """Return the row of the call at each moment; ``rows`` are calls that do not overlap, by start."""
     time = np.column_stack((calls.start[rows], calls.end[rows])).ravel()
     # In a damaged profile a call may begin before the one before it ends.
     time = np.maximum.accumulate(time)
@@ -133,7 +133,10 @@ def call_at(calls: ApiCalls, rows: Ints) -> StepFunction:
 
 
 def split_by_function(functions: Sequence[StepFunction], start: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
-    """Divide disjoint intervals, sorted by start, where a function changes: the interval, start and end."""
+    """Divide disjoint intervals, sorted by start, where any function changes.
+
+    Returns the interval, the start and the end of each piece.
+    """
     moments = np.sort(np.concatenate([function.changes_inside(start, end) for function in functions]))
     low = np.searchsorted(moments, start, side="right")
     count = np.searchsorted(moments, end) - low + 1
@@ -148,13 +151,14 @@ def split_by_function(functions: Sequence[StepFunction], start: Ints, end: Ints)
     return owner, begin, finish
 
 
-_NOWHERE = StepFunction(np.empty(0, np.int64), np.empty(0, np.int64))
+NOWHERE = StepFunction(np.empty(0, np.int64), np.empty(0, np.int64))
+"""The place of a thread that has none at any moment."""
 
 
 class Places(msgspec.Struct, frozen=True):
     """The place of each thread at a moment, as a number of ``texts``; `NONE` outside every range.
 
-    A thread outside its own ranges is where the thread is that marks the steps.
+    A thread outside its own ranges is in the place of the thread that marks the steps.
     """
 
     texts: tuple[str, ...]
@@ -162,11 +166,11 @@ class Places(msgspec.Struct, frozen=True):
     marking: StepFunction
 
     def of(self, thread: Thread) -> StepFunction:
-        """Return where a thread is."""
-        return self.threads.get(thread, _NOWHERE).or_else(self.marking)
+        """Return the place of a thread at each moment."""
+        return self.threads.get(thread, NOWHERE).or_else(self.marking)
 
     def at(self, timeline: Timeline, process: Ints, thread: Ints, moment: Ints) -> Ints:
-        """Return where each thread is at a moment of its own, shape (n,)."""
+        """Return the place of each thread at its moment, shape (n,)."""
         result = np.empty(len(moment), np.int64)
         for (first, other), rows in rows_by_key(process, thread):
             result[rows] = self.of((first, other)).at(moment[rows])
@@ -174,11 +178,11 @@ class Places(msgspec.Struct, frozen=True):
 
 
 def places_of(timeline: Timeline, begin: int, end: int) -> Places:
-    """Return where the threads are between two moments.
+    """Return the places of the threads between two moments.
 
     Only ranges that the program itself marked count, not a library's, which have a domain. Executions of
-    programs that mark the steps count too: threads are outside between them. The marks of the start-up
-    hook are no place.
+    programs that mark the steps count too: between them, threads are outside. The marks of the start-up hook
+    are no place.
     """
     steps = steps_of(timeline)
     ranges = timeline.ranges
@@ -200,7 +204,7 @@ def places_of(timeline: Timeline, begin: int, end: int) -> Places:
         (process, thread): innermost(placed.take(rows))
         for (process, thread), rows in rows_by_key(open_ranges.process, open_ranges.thread)
     }
-    return Places(texts, threads, threads.get(marking_thread(timeline), _NOWHERE))
+    return Places(texts, threads, threads.get(marking_thread(timeline), NOWHERE))
 
 
 def _paths(names: Sequence[str], above: Ints, step: str) -> list[str]:

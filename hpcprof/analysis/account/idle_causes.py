@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from hpcprof.analysis.account.call_kinds import CallKind, kind_of_call
 from hpcprof.analysis.account.host_activity import (
     NONE,
+    NOWHERE,
     StepFunction,
     Thread,
     at,
@@ -36,19 +37,28 @@ from hpcprof.analysis.summaries.api_calls import without_version
 from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.columns.intervals import Intervals, difference, union
 from hpcprof.profiles.columns.ordering import ordered
-from hpcprof.profiles.columns.unique import distinct, number_texts, numbered, numbered_rows, object_array
+from hpcprof.profiles.columns.unique import (
+    begins_run,
+    distinct,
+    number_texts,
+    numbered,
+    numbered_rows,
+    object_array,
+)
 from hpcprof.profiles.timeline import NO_NAME, Category, Ints, Mask, Table, Timeline, concatenate
 
 
 class IdleCause(IntEnum):
     """The cause of idle time: what the next operation waits for.
 
-    ``HOST``: the thread that launches it does something else. ``SYNC``: that thread was blocked until the GPU
-    had no more work, so it had launched nothing ahead, for as long as it was blocked. ``ALLOCATION``: it
-    allocates or frees memory. ``COPY``: it is, or was, in a copy that blocks it. ``LAUNCH``: the operation
-    was launched in time, and starts late. ``DEPENDENCY``: it was launched in time, and the last operation
-    before it ran on another stream. ``UNKNOWN``: its launch was not recorded, or operations that the step
-    launched were not.
+    - ``HOST``: the thread that launches it does something else.
+    - ``SYNC``: that thread was blocked until the GPU had no more work. For as long as it was blocked, it
+      launched nothing ahead.
+    - ``ALLOCATION``: that thread allocates or frees memory.
+    - ``COPY``: that thread is, or was, in a copy that blocks it.
+    - ``LAUNCH``: the operation was launched in time, and starts late.
+    - ``DEPENDENCY``: it was launched in time, and the last operation before it ran on another stream.
+    - ``UNKNOWN``: its launch, or another operation of the step, was not recorded.
     """
 
     HOST = 0
@@ -68,10 +78,10 @@ _CAUSE_OF_BLOCKING_CALL = {
 """Calls that hold up a thread while the GPU becomes idle; a copy does too."""
 
 _BATCH_OF_GAPS = 1 << 16
-"""The gaps explained at a time, which limits the memory."""
+"""Number of gaps that are explained at a time, which limits the memory."""
 
 _LAG_NS = 10_000
-"""The time from a launch call to the start of the operation, where no operation shows it."""
+"""Default time from a launch call to the start of the operation, in ns."""
 
 
 @dataclass(frozen=True)
@@ -86,11 +96,11 @@ class _Gaps(Table):
     begun: Ints
     """Start of that call, 0 if there is none."""
     launched: Ints
-    """Until when the GPU waits for the host: the part of the gap after that is due to the launch."""
+    """The moment until which the GPU waits for the host; the rest of the gap is due to the launch."""
     holding: Ints
-    """The call in which the thread of the launch is when the gap begins, if it holds the thread up."""
+    """The call that holds up the launching thread when the gap begins, or `NONE`."""
     held: Ints
-    """For how long of the gap that call is the cause."""
+    """The part of the gap that this call causes, in ns."""
     copies: Mask
     changes_stream: Mask
     """True if the next operation moves memory, and if the one before ran on another stream."""
@@ -107,7 +117,7 @@ class _Pieces(Table):
 
 @dataclass(frozen=True)
 class _Sums(Table):
-    """The time of each kind in each step, by its place among the steps, and how many gaps have it."""
+    """The time of each kind in each step, by the step's position, and the number of gaps that have it."""
 
     step: Ints
     kind: Ints
@@ -116,16 +126,15 @@ class _Sums(Table):
 
 
 def idle_causes(timeline: Timeline) -> Outcome:
-    """Divide the idle time of the steps by what the next operation was waiting for.
+    """Divide the idle time of the steps by the cause for which the next operation was waiting.
 
-    ``idle_ns_per_step`` is the mean over the steps, and ``gaps`` how many gaps have the cause; a last step
-    without an end does not count, as in `step_kinds`. ``range`` is the innermost range of the thread that
-    launches the operation, else of the thread that marks the steps; ``api`` is the call in which the
-    launching thread is. Until its launch call begins, an operation waits for the host, and then for the
-    launch.
+    ``idle_ns_per_step`` is the mean over the steps, and ``gaps`` the number of gaps with the cause; a last
+    step without an end does not count, as in `step_kinds`. ``range`` is the innermost range of the launching
+    thread, or otherwise of the thread that marks the steps; ``api`` is the call of the launching thread.
+    Until its launch call begins, an operation waits for the host, and then for the launch.
 
-    Without work on a GPU, time is idle in which no operator is executed and no collective runs. Its cause is
-    ``host``, and ``range`` that of the thread that marks the steps.
+    Without work on a GPU, the host is idle while no operator is executed and no collective runs. The cause is
+    ``host``, and ``range`` is the range of the thread that marks the steps.
     """
     divided_idle = _idle_time(timeline)
     if isinstance(divided_idle, str):
@@ -189,7 +198,9 @@ def _idle_time(timeline: Timeline) -> _IdleTime | str:
         return f"the {'host' if on_host else 'GPU'} is never idle in the steps of {file}"
     kinds = _kinds(timeline)
     idle, step = _by_step(idle, times)
-    return _IdleTime(kinds, (_between_operators if on_host else _sums_of_gaps)(timeline, kinds, idle, step))
+    return _IdleTime(
+        kinds, (_sums_between_operators if on_host else _sums_of_gaps)(timeline, kinds, idle, step)
+    )
 
 
 def _by_step(idle: Intervals, times: StepTimes) -> tuple[Intervals, Ints]:
@@ -261,7 +272,7 @@ def _cause_of(name: str | None) -> IdleCause:
     return IdleCause.COPY if is_copy else cause
 
 
-def _between_operators(timeline: Timeline, kinds: _Kinds, idle: Intervals, step: Ints) -> _Sums:
+def _sums_between_operators(timeline: Timeline, kinds: _Kinds, idle: Intervals, step: Ints) -> _Sums:
     """Return the sums of the pieces of gaps between the operators of the host, one for each range."""
     place = _place(timeline, None)
     gap, start, end = split_by_function((place,), *idle)
@@ -280,7 +291,9 @@ def _sums_of_gaps(timeline: Timeline, kinds: _Kinds, idle: Intervals, step: Ints
     parts = [
         part
         for number, key in ((NONE, None), *enumerate(threads))
-        for part in _of_thread(timeline, kinds, gaps.take(np.flatnonzero(thread == number)), key, lag, step)
+        for part in _sums_of_thread(
+            timeline, kinds, gaps.take(np.flatnonzero(thread == number)), key, lag, step
+        )
     ]
     whole = concatenate(_Sums, parts)
     rows, row = numbered_rows(whole.step, whole.kind)
@@ -288,27 +301,28 @@ def _sums_of_gaps(timeline: Timeline, kinds: _Kinds, idle: Intervals, step: Ints
     return _Sums(rows[:, 0], rows[:, 1], time, count)
 
 
-def _of_thread(
+def _sums_of_thread(
     timeline: Timeline, kinds: _Kinds, gaps: _Gaps, thread: Thread | None, lag: int, step: Ints
 ) -> Iterator[_Sums]:
-    """Return the sums of the pieces of gaps whose next operation a thread launches, for some at a time."""
+    """Yield the sums of the pieces of gaps whose next operation a thread launches, batch by batch."""
     if not len(gaps):
         return
     place, calling = _place(timeline, thread), _call_function(timeline, thread, gaps.start, gaps.launched)
     gaps = _gaps_with_calls(timeline, kinds, gaps, calling)
     for at_once in np.split(np.arange(len(gaps)), range(_BATCH_OF_GAPS, len(gaps), _BATCH_OF_GAPS)):
         gaps_at_once = gaps.take(at_once)
-        launches = _of_launches(timeline, kinds, gaps_at_once, place, lag)
-        host = _of_host(timeline, kinds, gaps_at_once, place, calling)
+        launches = _launch_pieces(timeline, kinds, gaps_at_once, place, lag)
+        host = _host_pieces(timeline, kinds, gaps_at_once, place, calling)
         yield _sum_of_pieces(concatenate(_Pieces, (launches, *host)), step)
 
 
 def _gaps_with_calls(timeline: Timeline, kinds: _Kinds, gaps: _Gaps, calling: StepFunction) -> _Gaps:
     """Return the gaps of a thread with the calls that hold it up when they begin.
 
-    Such a call is the cause of a gap until it returns, and afterwards for the time that it has delayed the
-    thread. The delays of all such calls add up, and later gaps use the sum up. The rest of a gap is work of
-    the host.
+    1. Such a call is the cause of a gap until it returns.
+    2. Afterwards it is the cause for the time by which it has delayed the thread. The delays of all such
+       calls add up, and later gaps use up the sum.
+    3. The rest of a gap is work of the host.
     """
     waiting = np.maximum(gaps.launched - gaps.start, 0)
     call = calling.at(gaps.start)
@@ -339,7 +353,7 @@ def _sum_of_pieces(pieces: _Pieces, step: Ints) -> _Sums:
     # A gap may have several pieces of a kind.
     gaps = int(pieces.gap.max(initial=0)) + 1
     pairs = ordered(row * gaps + pieces.gap)
-    pairs = pairs[np.append(True, pairs[1:] != pairs[:-1])[: len(pairs)]]
+    pairs = pairs[begins_run(pairs)]
     count = np.bincount(pairs // gaps, minlength=len(rows))
     return _Sums(rows[:, 0], rows[:, 1], sums(row, pieces.length, len(rows)), count)
 
@@ -380,17 +394,16 @@ def _usual_lag(gaps: _Gaps) -> int:
 
 
 def _place(timeline: Timeline, thread: Thread | None) -> StepFunction:
-    """Return the innermost range of a thread, else that of the thread that marks the steps."""
+    """Return the innermost range of a thread, or otherwise of the thread that marks the steps."""
     ranges = innermost_ranges(timeline)
-    nowhere = StepFunction(np.empty(0, np.int64), np.empty(0, np.int64))
-    main = ranges.get(marking_thread(timeline), nowhere)
-    return main if thread is None else ranges.get(thread, nowhere).or_else(main)
+    main = ranges.get(marking_thread(timeline), NOWHERE)
+    return main if thread is None else ranges.get(thread, NOWHERE).or_else(main)
 
 
-def _of_launches(timeline: Timeline, kinds: _Kinds, gaps: _Gaps, place: StepFunction, lag: int) -> _Pieces:
-    """Return the parts of gaps after their operation was launched, and all of those of unknown launches.
+def _launch_pieces(timeline: Timeline, kinds: _Kinds, gaps: _Gaps, place: StepFunction, lag: int) -> _Pieces:
+    """Return the parts of gaps after the launch of their operation, and whole gaps of unknown launches.
 
-    The gaps have launches of one thread; ``lag`` is how long a launch usually takes.
+    The gaps have launches of one thread; ``lag`` is the usual time of a launch, in ns.
     """
     gaps = gaps.take(gaps.end > gaps.launched)
     unknown = gaps.call == NONE
@@ -411,10 +424,10 @@ def _names(timeline: Timeline, call: Ints) -> Ints:
     return np.where(call == NONE, NO_NAME, at(timeline.calls.name, call))
 
 
-def _of_host(
+def _host_pieces(
     timeline: Timeline, kinds: _Kinds, gaps: _Gaps, place: StepFunction, calling: StepFunction
 ) -> tuple[_Pieces, _Pieces]:
-    """Return what a thread does from the start of each gap until it launches the next operation.
+    """Return the pieces of each gap before its launch, by the activity of the launching thread.
 
     The pieces of the calls that hold the thread up come first.
     """

@@ -15,7 +15,7 @@ def os_calls(timeline: Timeline) -> Outcome:
     """Return the calls in steps by name, on the thread that marks the steps, and their time outside MPI.
 
     Calls inside others do not count, and neither does the polling of an MPI library. Without steps, the
-    whole capture of the first thread is one.
+    calls are those of the first thread in the whole capture.
     """
     calls, file = timeline.os_calls, timeline.origin.path.name
     if not len(calls):

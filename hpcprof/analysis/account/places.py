@@ -1,4 +1,4 @@
-"""Places, by their paths, and the number that stands for none."""
+"""Places in a program: paths of nested ranges, such as ``forward/layers.0``."""
 
 import re
 from functools import lru_cache
@@ -10,8 +10,7 @@ OUTSIDE = "code outside all ranges"
 """The place of events outside all ranges, in programs that have ranges."""
 
 WHOLE_STEP = ""
-"""The place that everything lies in."""
-
+"""The place that contains all others."""
 
 _NUMBER = re.compile(r"\d+")
 
@@ -23,9 +22,9 @@ def without_numbers(place: str) -> str:
 
 
 def is_inside(place: str, other: str) -> bool:
-    """Return whether a place is another one or lies in it; everything lies in the place without a name.
+    """Return whether a place is another one or lies in it; every place lies in `WHOLE_STEP`.
 
-    In ``layers.N`` are all places that differ from it in their numbers only.
+    A place with numbers also lies in the place with ``N`` instead, such as ``layers.0`` in ``layers.N``.
     """
     names = (place, without_numbers(place)) if "N" in other else (place,)
     return not other or any(name == other or name.startswith(f"{other}/") for name in names)

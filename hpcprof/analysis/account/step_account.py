@@ -18,7 +18,7 @@ from hpcprof.analysis.operators.host_time import (
     uses_device,
 )
 from hpcprof.analysis.steps import run_step
-from hpcprof.analysis.steps.mpi_steps import mpi_calls_in_order
+from hpcprof.analysis.steps.mpi_steps import main_thread_calls
 from hpcprof.analysis.steps.step_ranges import no_steps, steps_of
 from hpcprof.analysis.steps.wall_time import step_intervals
 from hpcprof.common.memoize import computed_once
@@ -49,7 +49,7 @@ class BusyTime:
 
 @computed_once
 def busy_time(timeline: Timeline) -> BusyTime:
-    """Return when the GPUs of a timeline work, and on what; without GPUs, what the host does."""
+    """Return the busy time of the GPUs of a timeline or, without GPUs, of its host."""
     if measured_on_host(timeline):
         computing = host_compute(timeline)
         communicating = difference(host_communication(timeline), computing)
@@ -64,13 +64,12 @@ def busy_time(timeline: Timeline) -> BusyTime:
 
 
 def measured_by_mpi(timeline: Timeline) -> bool:
-    """Return whether calls of MPI alone show what a program did that used no GPU."""
+    """Return whether the only record of a program without a GPU is its calls of MPI."""
     return not timeline.operation_count and not len(timeline.operators) and len(timeline.mpi_calls) > 0
 
 
 def _in_mpi(timeline: Timeline) -> Intervals:
-    rows, thread = mpi_calls_in_order(timeline)
-    calls = timeline.mpi_calls.take(rows[thread == 0])
+    calls = main_thread_calls(timeline)
     return union(calls.start, calls.end)
 
 
@@ -89,9 +88,9 @@ def nothing_ran(timeline: Timeline) -> str:
 
 
 def step_parts(timeline: Timeline) -> Outcome:
-    """Divide the wall time of each step by what the GPU does in it, without regard to the other ranks.
+    """Divide the wall time of each step by the activity of the GPU, without regard to the other ranks.
 
-    Without work on a GPU, it is divided by what the host does (`BusyTime`).
+    Without work on a GPU, it is divided by the activity of the host (`BusyTime`).
 
     ``start_ns`` is the front of the step on the profile's clock. ``exposed_comm_ns`` includes the time in
     which the rank waits for others. The parts add up to ``wall_ns``.
@@ -134,7 +133,7 @@ class Divided(NamedTuple):
     """The steps of some ranks."""
 
     rows: pd.DataFrame
-    """Those of ``step_account``."""
+    """The rows of ``step_account``."""
     start: Ints
     """The front of each step: on the common clock for the ranks in ``aligned``, else on the rank's own; shape
     (rows,).
@@ -193,18 +192,18 @@ def step_account(divided: Sequence[Divided], results: Mapping[str, pd.DataFrame]
 def step_kinds(divided: Sequence[Divided], results: Mapping[str, pd.DataFrame]) -> Outcome:
     """Return the account of the step of the run, of all its steps and of each kind of them.
 
-    ``kind`` 0 are all steps that every rank has; its ``elapsed_ns`` is the mean time on the aligned clock
-    from when the last rank begins a step to the same of the next one. Without a common clock it is that of
-    the slowest rank. The last step has no next one, and counts only in a kind without another. Steps with
-    time between them all count, from the first begin to the last end.
+    ``kind`` 0 stands for all steps that every rank has. Its ``elapsed_ns`` is the mean time, on the aligned
+    clock, from the begin of a step on the last rank to the begin of the next one there; without a common
+    clock, it is that of the slowest rank. The last step has no next one, and counts only in a kind without
+    another. If there is time between steps, all count, from the first begin to the last end.
 
     The kinds follow, the most frequent first, if there are several
     (`hpcprof.analysis.steps.run_step.kinds_of_steps`).
 
-    A part is its mean over these steps and all ranks. ``uneven_ns`` is the rest: what the ranks begin and end
-    at different times, what the slowest rank takes longer where clocks are not aligned, and the time between
-    steps that are measured on the host. ``wall_p50_ns`` is the median over the steps of the wall time on the
-    rank that takes longest.
+    Each part is a mean over these steps and all ranks. ``uneven_ns`` is the rest: ranks begin and end at
+    different times, the slowest rank takes longer if clocks are not aligned, and steps that are measured on
+    the host have time between them. ``wall_p50_ns`` is the median over the steps of the wall time on the
+    slowest rank.
     """
     joined_parts = _join_parts(divided)
     if not len(joined_parts.rows):
@@ -225,7 +224,7 @@ def _join_parts(divided: Sequence[Divided]) -> Divided:
 
 
 def why_unknown(ranks: Set[int]) -> str:
-    """Return why the waiting of some ranks is unknown; empty without any."""
+    """Return the reason why the waiting of some ranks is unknown; empty without any."""
     if not ranks:
         return ""
     return (

@@ -22,7 +22,7 @@ NO_COLLECTIVES = "no rank has collectives"
 _NO_MATCH_REASON = "all recorded operations are sends and receives, which are not matched"
 
 
-class Gaps(msgspec.Struct, frozen=True):
+class NullReasons(msgspec.Struct, frozen=True):
     """Reasons for nulls in the values of matched collectives or messages.
 
     ``fused`` of them share a kernel; some have no size, no communicator, a communicator of unknown size, or
@@ -36,8 +36,8 @@ class Gaps(msgspec.Struct, frozen=True):
     unaligned: bool
 
     @classmethod
-    def of_all(cls, parts: "Sequence[Gaps]") -> "Gaps":
-        """Return the gaps of all parts together."""
+    def of_all(cls, parts: "Sequence[NullReasons]") -> "NullReasons":
+        """Return the reasons of all parts together."""
         names = ("unsized", "unnamed", "uncounted", "unaligned")
         return cls(
             sum(part.fused for part in parts), *(any(getattr(part, name) for part in parts) for name in names)
@@ -52,7 +52,7 @@ class Listed:
     summary: Columns
     """The columns of both tables, with those that only sort them; empty without any."""
     problems: list[str]
-    gaps: Gaps
+    null_reasons: NullReasons
     missing: str
 
     def __len__(self) -> int:
@@ -63,9 +63,9 @@ class Listed:
 def list_collectives(communication: Communication) -> Listed:
     """List the collectives of some communicators."""
     matched, aligned = communication.collectives, communication.clocks
-    tables = [_table(operation, aligned.get(clock_key(operation))) for operation in matched]
+    tables = [_collective_table(operation, aligned.get(clock_key(operation))) for operation in matched]
     listed = [operation for operation in matched if len(operation.seq)]
-    gaps = Gaps(
+    null_reasons = NullReasons(
         fused=sum(int(np.count_nonzero(operation.fused > 1)) for operation in matched),
         unsized=any(bool(np.isnan(operation.message).any()) for operation in matched),
         unnamed=any(operation.comm_id is None for operation in matched),
@@ -74,7 +74,7 @@ def list_collectives(communication: Communication) -> Listed:
     )
     rows = join_columns(tables)
     medians = medians_of(rows, ("op", "comm_id", "bytes", "ranks"), ("algbw_gbps", "busbw_gbps"))
-    return Listed(rows, medians, communication.problems, gaps, communication.missing)
+    return Listed(rows, medians, communication.problems, null_reasons, communication.missing)
 
 
 def collectives(parts: Sequence[Listed], results: Mapping[str, pd.DataFrame]) -> Outcome:
@@ -86,12 +86,12 @@ def collectives(parts: Sequence[Listed], results: Mapping[str, pd.DataFrame]) ->
     between the starts of the first and the last rank on the aligned clocks
     (`hpcprof.analysis.collectives.clock_alignment.align_clocks`).
     """
-    return outcome_of(in_order(parts), parts, NO_COLLECTIVES, _NO_MATCH_REASON, _why_null)
+    return outcome_of(in_order(parts), parts, NO_COLLECTIVES, _NO_MATCH_REASON, _null_sentences)
 
 
 def collectives_summary(parts: Sequence[Listed], results: Mapping[str, pd.DataFrame]) -> Outcome:
     """Return the medians of the collectives of each operation, communicator and size, by total latency."""
-    return outcome_of(by_latency(parts), parts, NO_COLLECTIVES, _NO_MATCH_REASON, _why_null)
+    return outcome_of(by_latency(parts), parts, NO_COLLECTIVES, _NO_MATCH_REASON, _null_sentences)
 
 
 def outcome_of(
@@ -99,20 +99,20 @@ def outcome_of(
     parts: Sequence[Listed],
     unrecorded: str,
     nothing: str,
-    why_null: Callable[[Gaps, str], list[str]],
+    null_sentences: Callable[[NullReasons, str], list[str]],
 ) -> Outcome:
     """Return the listed rows of all communicators, with the reason for missing rows.
 
-    ``unrecorded`` and ``nothing`` say why there are no rows if nothing was recorded, or nothing is matched;
-    ``why_null`` returns a sentence for each cause of missing values.
+    ``unrecorded`` is the reason if nothing was recorded, and ``nothing`` if nothing is matched;
+    ``null_sentences`` returns a sentence for each cause of missing values.
     """
     if not parts:
         return no_rows(unrecorded)
     problems = in_few_sentences([problem for part in parts for problem in part.problems])
     if not columns:
         return no_rows("; ".join(problems) or nothing)
-    gaps = Gaps.of_all([part.gaps for part in parts])
-    return Outcome(columns, "; ".join([*problems, *why_null(gaps, parts[0].missing)]))
+    null_reasons = NullReasons.of_all([part.null_reasons for part in parts])
+    return Outcome(columns, "; ".join([*problems, *null_sentences(null_reasons, parts[0].missing)]))
 
 
 def join_columns(tables: Sequence[Columns]) -> Columns:
@@ -178,7 +178,7 @@ def _integers_or_none(values: list[Any]) -> NDArray[np.object_]:
     return object_array(None if value is None else round(value) for value in values)
 
 
-def _table(operation: MatchedCollectives, clock: AlignedClocks | None) -> Columns:
+def _collective_table(operation: MatchedCollectives, clock: AlignedClocks | None) -> Columns:
     count = len(operation.seq)
     latency = (operation.end - operation.start).min(axis=1)
     # Unknown sizes have the number -1 and so select the last element, 0.
@@ -215,28 +215,28 @@ def nullable(values: NDArray[Any], is_known: Mask) -> NDArray[Any]:
     return values if is_known.all() else np.where(is_known, values, object_array([None]))
 
 
-def _why_null(gaps: Gaps, missing: str) -> list[str]:
+def _null_sentences(null_reasons: NullReasons, missing: str) -> list[str]:
     reasons = []
-    if gaps.fused:
+    if null_reasons.fused:
         reasons.append(
-            f"{gaps.fused} collectives were launched in groups that share a kernel: they have the latency of "
-            "the group and no bandwidth"
+            f"{null_reasons.fused} collectives were launched in groups that share a kernel: they have the "
+            "latency of the group and no bandwidth"
         )
     if missing:
         reasons.append(f"{missing}: latencies may include waiting for them")
-    if gaps.unsized:
+    if null_reasons.unsized:
         reasons.append(
             "some sizes are unknown: they need NCCL's payloads in nsys exports, record_shapes=True in CPU "
             "traces of PyTorch, and the column bytes in a table of operations"
         )
-    if gaps.unnamed:
+    if null_reasons.unnamed:
         reasons.append("communicators are unknown: all ranks are assumed to share one")
-    elif gaps.uncounted:
+    elif null_reasons.uncounted:
         reasons.append(
             "the sizes of communicators, and so bandwidths, are unknown: the profiles do not contain them "
             "and may not cover all ranks"
         )
-    if gaps.unaligned:
+    if null_reasons.unaligned:
         reasons.append(
             f"clocks are aligned from 2 ranks and {MIN_COLLECTIVES} all-reduces, all-gathers or barriers on; "
             "with fewer, first, last and spread are unknown"
@@ -251,7 +251,7 @@ def list_messages(communication: Communication) -> Listed:
     """List the messages in some communicators whose pairs of ranks share no others."""
     pairs = [pair for pair in communication.pairs if len(pair.seq)]
     clocks = communication.pair_clocks
-    gaps = Gaps(
+    null_reasons = NullReasons(
         fused=sum(int(np.count_nonzero((pair.fused > 1).any(axis=1))) for pair in pairs),
         unsized=any(bool(np.isnan(pair.message).any()) for pair in pairs),
         unnamed=any(pair.comm_id is None for pair in pairs),
@@ -260,7 +260,7 @@ def list_messages(communication: Communication) -> Listed:
     )
     rows = join_columns([_message_table(pair, clocks.get(pair.ranks)) for pair in pairs])
     medians = medians_of(rows, ("sender", "receiver", "comm_id", "bytes"), ("algbw_gbps",))
-    return Listed(rows, medians, communication.unpaired, gaps, communication.missing)
+    return Listed(rows, medians, communication.unpaired, null_reasons, communication.missing)
 
 
 def point_to_point(parts: Sequence[Listed], results: Mapping[str, pd.DataFrame]) -> Outcome:
@@ -271,12 +271,12 @@ def point_to_point(parts: Sequence[Listed], results: Mapping[str, pd.DataFrame])
     share a kernel. ``last_rank`` is the rank that began last, and ``spread_ns`` the time between both starts
     on the aligned clocks (`hpcprof.analysis.collectives.pair_matching.align_pairs`).
     """
-    return outcome_of(in_order(parts), parts, NO_MESSAGES, NO_MESSAGES, _why_null_of_messages)
+    return outcome_of(in_order(parts), parts, NO_MESSAGES, NO_MESSAGES, _null_sentences_of_messages)
 
 
 def point_to_point_summary(parts: Sequence[Listed], results: Mapping[str, pd.DataFrame]) -> Outcome:
     """Return the medians of the messages of each pair, communicator and size, by total latency."""
-    return outcome_of(by_latency(parts), parts, NO_MESSAGES, NO_MESSAGES, _why_null_of_messages)
+    return outcome_of(by_latency(parts), parts, NO_MESSAGES, NO_MESSAGES, _null_sentences_of_messages)
 
 
 def _message_table(pair: MatchedPairs, clock: AlignedClocks | None) -> Columns:
@@ -305,18 +305,18 @@ def _message_table(pair: MatchedPairs, clock: AlignedClocks | None) -> Columns:
     }
 
 
-def _why_null_of_messages(gaps: Gaps, missing: str) -> list[str]:
+def _null_sentences_of_messages(null_reasons: NullReasons, missing: str) -> list[str]:
     reasons = []
-    if gaps.fused:
+    if null_reasons.fused:
         reasons.append(
-            f"{gaps.fused} messages share a kernel with others: they have the latency of the group and no "
-            "bandwidth"
+            f"{null_reasons.fused} messages share a kernel with others: they have the latency of the group "
+            "and no bandwidth"
         )
-    if gaps.unsized:
+    if null_reasons.unsized:
         reasons.append("sizes are unknown if the profiles have no payloads of NCCL's calls")
-    if gaps.unnamed:
+    if null_reasons.unnamed:
         reasons.append("communicators are unknown: all ranks are assumed to share one")
-    if gaps.unaligned:
+    if null_reasons.unaligned:
         reasons.append(
             f"the clocks of two ranks are aligned from {MIN_COLLECTIVES} messages on, in both directions or "
             "with receives that wait; otherwise the last rank and the spread are unknown"

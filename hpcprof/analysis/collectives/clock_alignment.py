@@ -12,10 +12,14 @@ from hpcprof.profiles.collective_operations import ALIGNING, ALIGNING_EXPERTS
 from hpcprof.profiles.timeline import Floats, Ints
 
 MIN_COLLECTIVES = 5
-"""Fewer collectives than this align no clocks."""
+"""Minimum number of collectives that align clocks."""
 
 _BLOCK = 8
+"""Number of collectives in a block with an offset of its own."""
+
 _ROWS_AT_ONCE = 4096
+"""Number of collectives that are aligned at a time, which limits the memory."""
+
 _UNCERTAINTY_PERCENTILE = 95
 _SIGMAS = 3.0
 """Minimum ratio of a drift to its standard error, from the median absolute deviation, for a certain drift."""
@@ -65,13 +69,15 @@ class AlignedClocks:
 
 
 def align_clocks(matched: Iterable[MatchedCollectives]) -> dict[ClockKey, AlignedClocks]:
-    """Align the clocks of the ranks of each communicator, by its experts if by no other collective.
+    """Align the clocks of the ranks of each communicator, by exchanges of experts if there is nothing else.
 
-    An all-reduce, all-gather or barrier ends at nearly the same time on all ranks. So a clock is ahead by the
-    median difference of its ends from those of the median rank; the median ignores a rank that ends a little
-    later now and then. Clocks drift and jump by tens of microseconds: a drift that the collectives show is
-    taken out first, and from 16 collectives on each block of 8 has its own median. Communicators that have
-    too few collectives are left out.
+    1. An all-reduce, all-gather or barrier ends at nearly the same time on all ranks.
+    2. A significant drift of the clocks is removed first (`drift`).
+    3. A clock is ahead by the median difference of its ends from those of the median rank. The median ignores
+       a rank that sometimes ends a little later.
+    4. Clocks jump by tens of microseconds: from 16 collectives on, each block of 8 has its own median.
+
+    Communicators with too few collectives are left out.
     """
     ends: tuple[dict[ClockKey, list[Ints]], ...] = ({}, {})
     for calls in matched:
@@ -129,7 +135,7 @@ def _from_median(clocks: AlignedClocks, end: Ints) -> Floats:
 
 
 def _by_parts(end: Ints, function: Callable[[Ints], Floats]) -> Floats:
-    """Apply a function to some rows at a time: of long runs, it takes many times their memory."""
+    """Apply a function to batches of rows, since it takes many times their memory."""
     parts = [function(end[at : at + _ROWS_AT_ONCE]) for at in range(0, len(end), _ROWS_AT_ONCE)]
     return np.concatenate(parts)
 
@@ -160,7 +166,7 @@ def _medians(values: Floats, blocks: int) -> Floats:
 def later_than_others(stamps: Floats) -> Floats:
     """Return each time stamp minus the median of the other ranks' stamps, in ns, shape (m, n), n > 1."""
     count = stamps.shape[1]
-    # Leaving out a rank's own time stamp shifts those after it by one.
+    # Without a rank's own time stamp, the order statistics after it shift by one.
     low, high = (count - 2) // 2, (count - 1) // 2
     ordered = np.partition(stamps, sorted({low, high, high + 1}), axis=1)
     middle = [np.where(stamps <= ordered[:, [k]], ordered[:, [k + 1]], ordered[:, [k]]) for k in (low, high)]

@@ -22,9 +22,9 @@ class RankClock:
     """The time on the common clock where the rank's clock shows ``zero`` and is ahead by 0."""
     moment: Floats
     ahead: Floats
-    """By how much the clock is ahead (``ahead``) at a moment; interpolated between moments; shape (k,)."""
+    """The lead of the clock (``ahead``) at each moment, in ns; interpolated between moments; shape (k,)."""
     rate: float
-    """By how much it gets ahead per ns before the first moment and after the last."""
+    """The growth of the lead per ns before the first moment and after the last."""
 
     @classmethod
     def shifted(cls, zero: int) -> "RankClock":
@@ -34,13 +34,13 @@ class RankClock:
     def to_common(self, stamps: Ints) -> Ints:
         """Return time stamps of the rank on the common clock, in whole ns."""
         elapsed = (stamps - self.zero).astype(float)
-        ahead = _along(elapsed, self.moment, self.ahead, self.rate)
+        ahead = _interpolate(elapsed, self.moment, self.ahead, self.rate)
         return stamps + (self.base - self.zero) - np.rint(ahead).astype(np.int64)
 
     def to_rank(self, stamps: Ints) -> Ints:
         """Return times of the common clock on the rank's clock, in whole ns."""
         common = (stamps - self.base).astype(float)
-        ahead = _along(common, self.moment - self.ahead, self.ahead, self.rate / (1 - self.rate))
+        ahead = _lead_at_common(self, common)
         return stamps + (self.zero - self.base) + np.rint(ahead).astype(np.int64)
 
 
@@ -60,7 +60,7 @@ Aligned = tuple[Sequence[int], AlignedClocks]
 def with_ranks(
     together: Mapping[ClockKey, AlignedClocks], pairs: Mapping[tuple[int, int], AlignedClocks] | None = None
 ) -> list[Aligned]:
-    """Return the clocks that collectives and, of two ranks each, messages align, with their ranks."""
+    """Return the aligned clocks of communicators and of pairs of ranks, with their ranks."""
     alignments: list[Aligned] = [
         (np.frombuffer(ranks, np.int64).tolist(), clock) for (_, ranks), clock in together.items()
     ]
@@ -68,11 +68,12 @@ def with_ranks(
 
 
 def connect(aligned: Iterable[Aligned]) -> list[Alignment]:
-    """Connect the aligned clocks of communicators that share ranks; the largest connected part comes first.
+    """Connect the aligned clocks of communicators that share ranks; the largest component comes first.
 
-    The communicator with the most ranks gives the common clock of its part, so that times on it differ as
-    `hpcprof.analysis.collectives.skew` has them; one with few collectives does only if no other can. The
-    others follow in the order of their uncertainty, each through one rank that it shares with those before.
+    1. The communicator with the most ranks gives the common clock of its component, so that its times agree
+       with `hpcprof.analysis.collectives.skew`; one with few collectives does so only if no other can.
+    2. The others follow in the order of their uncertainty, each through a rank that it shares with earlier
+       ones: a shortest-path tree (Dijkstra) with the uncertainty as the length.
     """
     sets = sorted(aligned, key=lambda group: (-len(group[0]), -group[1].collectives, tuple(group[0])))
     sets.sort(key=lambda group: group[1].collectives < MIN_COLLECTIVES)
@@ -133,28 +134,28 @@ def _clock_of_rank(clocks: AlignedClocks, column: int, base: int) -> RankClock:
 def _through(clocks: AlignedClocks, column: int, shared: int, on_common: RankClock) -> RankClock:
     """Return the clock of a rank on the common clock, on which another rank of its set already is."""
     clock, other = _clock_of_rank(clocks, column, 0), _clock_of_rank(clocks, shared, 0)
-    # Between the knots of all three, the way from the rank to the common clock is a straight line.
+    # Between the knots of all three clocks, the conversion is linear.
     apart = other.zero - on_common.zero
     elapsed_other = on_common.moment - apart
-    shared_ahead = _along(elapsed_other, other.moment, other.ahead, other.rate)
+    shared_ahead = _interpolate(elapsed_other, other.moment, other.ahead, other.rate)
     moment = np.unique(
         np.concatenate([clock.moment - clock.ahead, other.moment - other.ahead, elapsed_other - shared_ahead])
     )
-    elapsed = moment + _backwards(clock, moment)
-    elapsed_other = moment + _backwards(other, moment) + apart
-    common = elapsed_other - _along(elapsed_other, on_common.moment, on_common.ahead, on_common.rate)
+    elapsed = moment + _lead_at_common(clock, moment)
+    elapsed_other = moment + _lead_at_common(other, moment) + apart
+    common = elapsed_other - _interpolate(elapsed_other, on_common.moment, on_common.ahead, on_common.rate)
     base = on_common.base + round(float(common[0] - elapsed[0]))
     ahead = elapsed - (common - (base - on_common.base))
     rate = 1 - (1 - clock.rate) * (1 - on_common.rate) / (1 - other.rate)
     return replace(clock, base=base, moment=elapsed, ahead=ahead, rate=rate)
 
 
-def _backwards(clock: RankClock, common: Floats) -> Floats:
-    """Return by how much a clock is ahead at times of the common clock since its base."""
-    return _along(common, clock.moment - clock.ahead, clock.ahead, clock.rate / (1 - clock.rate))
+def _lead_at_common(clock: RankClock, common: Floats) -> Floats:
+    """Return the lead of a clock at times of the common clock since its base, in ns."""
+    return _interpolate(common, clock.moment - clock.ahead, clock.ahead, clock.rate / (1 - clock.rate))
 
 
-def _along(at: Floats, moment: Floats, value: Floats, rate: float) -> Floats:
+def _interpolate(at: Floats, moment: Floats, value: Floats, rate: float) -> Floats:
     """Interpolate values between moments; outside they change at a constant rate."""
     outside = np.minimum(at - moment[0], 0.0) + np.maximum(at - moment[-1], 0.0)
     result: Floats = np.interp(at, moment, value) + rate * outside

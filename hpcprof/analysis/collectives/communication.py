@@ -33,7 +33,7 @@ class Communication:
     """The collectives and messages of some ranks in all communicators, or in some of them."""
 
     ranks: list[int]
-    """Those that communicated."""
+    """The ranks that communicated."""
     collectives: list[MatchedCollectives]
     problems: list[str]
     """The reasons why some collectives are not matched."""
@@ -43,7 +43,7 @@ class Communication:
     exposed: "pd.DataFrame"
     """The time of exposed communication of each rank in each step; see `exposed_by_step`."""
     missing: str
-    """The ranks of the program without a profile, counted in words; empty if none or unknown."""
+    """A clause with the number of ranks without a profile; empty if none, or unknown."""
     shares_clock: bool = False
     """True for the ranks of a table of operations."""
 

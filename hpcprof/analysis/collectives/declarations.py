@@ -5,10 +5,10 @@ from hpcprof.analysis.steps.step_set import StepRule
 from hpcprof.profiles.losses import Subject
 
 COST_PCT = 5.0
-"""A late rank is a straggler if its lateness costs at least this percentage of the elapsed time per step."""
+"""Minimum cost of a straggler's lateness, in percent of the elapsed time per step."""
 
 EVEN_PCT = 1.0
-"""A rank is even if its lateness certainly costs less than this percentage of the elapsed time per step."""
+"""Maximum upper bound of an even rank's lateness, in percent of the elapsed time per step."""
 
 ANALYSES = (
     declare(

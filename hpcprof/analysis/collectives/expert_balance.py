@@ -1,4 +1,4 @@
-"""Balance of experts: how long each rank's experts compute, and which rank the others wait for.
+"""Balance of experts: the computing time of each rank's experts, and the rank for which the others wait.
 
 A layer of experts is a dispatch of tokens and the combine after it. Both are matched over the ranks as
 all-to-all: the rank with the shortest kernel came last, and the others wait for it in theirs.

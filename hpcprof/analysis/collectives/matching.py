@@ -16,9 +16,12 @@ from hpcprof.profiles.timeline import Floats, Ints
 if TYPE_CHECKING:
     import pandas as pd
 
-_NO_COMMUNICATOR = ""
+NO_COMMUNICATOR = ""
+"""Stands for an unknown communicator."""
 _MOST_IN_STEP = 1 << 20
+"""Maximum number of collectives of one operation in a step."""
 _SENTENCES = 3
+"""Maximum number of sentences about unmatched operations."""
 _INTEGER_COLUMNS = ("rank", "row", "seq", "fused", "part", "start_ns", "end_ns", "exposed_ns", "before")
 _COLUMNS = dict.fromkeys(_INTEGER_COLUMNS, np.int64) | dict.fromkeys(
     ("bytes", "comm_ranks", "step"), np.float64
@@ -98,8 +101,8 @@ def recorded_collectives(rows: "pd.DataFrame", first_step: int = 1) -> RecordedC
     comm, names = pd.factorize(rows["comm_id"], sort=True)
     op, ops = pd.factorize(rows["op"], sort=True)
     # Missing names have the number -1 and so select the last element; empty names are unknown too.
-    comms = [*names, _NO_COMMUNICATOR]
-    comm = np.array([-1 if name == _NO_COMMUNICATOR else number for number, name in enumerate(comms)])[comm]
+    comms = [*names, NO_COMMUNICATOR]
+    comm = np.array([-1 if name == NO_COMMUNICATOR else number for number, name in enumerate(comms)])[comm]
     chosen = np.flatnonzero(np.array([*(name not in POINT_TO_POINT for name in ops), False])[op])
     columns = {name: rows[name].to_numpy(kind) for name, kind in _COLUMNS.items()}
     pairs, _ = numbered_rows(comm, columns["rank"])
@@ -198,7 +201,7 @@ def match_recorded(
             for part, operation in zip(concerned, operations, strict=True)
         ]
         together = [operation for operation in operations if operation is not None]
-        merged = _match_one((comm, op), together, np.concatenate(calls), members, whole_world)
+        merged = _match_operation((comm, op), together, np.concatenate(calls), members, whole_world)
         if isinstance(merged, str):
             problems.append(merged)
         else:
@@ -219,6 +222,11 @@ def exposed_before(columns: Mapping[str, Any]) -> Ints:
     return result
 
 
+def communicator_words(comm_id: str) -> str:
+    """Return a communicator in words."""
+    return "an unknown communicator" if comm_id == NO_COMMUNICATOR else f"communicator {comm_id}"
+
+
 def in_few_sentences(problems: list[str]) -> list[str]:
     """Return the first sentences about unmatched operations, and the number of the others."""
     problems = sorted(problems)
@@ -227,13 +235,11 @@ def in_few_sentences(problems: list[str]) -> list[str]:
     return problems[:_SENTENCES] + summary
 
 
-def _match_one(
+def _match_operation(
     key: tuple[str, str], parts: Sequence[RecordedOperation], calls: Ints, members: Ints, whole_world: bool
 ) -> MatchedCollectives | str:
     comm_id, op = key
-    name = f"{op} of " + (
-        "an unknown communicator" if comm_id == _NO_COMMUNICATOR else f"communicator {comm_id}"
-    )
+    name = f"{op} of {communicator_words(comm_id)}"
     by_step = [part.by_step for part in parts if part.by_step is not None]
     if by_step and len(by_step) == len(parts):
         parts = by_step
@@ -251,11 +257,11 @@ def _match_one(
     fewest, most = columns["fewest"].ravel(), columns["largest"].ravel()
     has_one_size = len(seq) and np.fmin.reduce(fewest) == np.fmax.reduce(most)
     size = int(np.fmin.reduce(fewest)) if has_one_size else None
-    if size is None and comm_id != _NO_COMMUNICATOR and whole_world:
+    if size is None and comm_id != NO_COMMUNICATOR and whole_world:
         size = len(members)
     return MatchedCollectives(
         op=op,
-        comm_id=None if comm_id == _NO_COMMUNICATOR else comm_id,
+        comm_id=None if comm_id == NO_COMMUNICATOR else comm_id,
         ranks=members,
         size=size,
         seq=np.arange(len(seq)) if by_step else seq,
@@ -267,7 +273,7 @@ def _match_one(
 
 
 def _join_parts(parts: Sequence[RecordedOperation]) -> tuple[Ints, dict[str, NDArray[Any]]]:
-    """Take the columns out of the parts of an operation, and return them for all ranks.
+    """Move the columns out of the parts of an operation, and return them for all ranks.
 
     Values that are the same on all ranks have the shape (parts, m).
     """
@@ -276,7 +282,9 @@ def _join_parts(parts: Sequence[RecordedOperation]) -> tuple[Ints, dict[str, NDA
     for field in [*parts[0].columns]:
         arrays = [part.columns.pop(field) for part in parts]
         if any(len(part.seq) > len(seq) for part in parts):
-            arrays = [of[np.searchsorted(part.seq, seq)] for part, of in zip(parts, arrays, strict=True)]
+            arrays = [
+                values[np.searchsorted(part.seq, seq)] for part, values in zip(parts, arrays, strict=True)
+            ]
         joined = np.concatenate if field in _BY_RANK else np.stack
         columns[field] = joined(arrays, axis=1 if field in _BY_RANK else 0)
     return seq, columns

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcprof.analysis.collectives.clock_alignment import LARGEST_RATE, MIN_COLLECTIVES, AlignedClocks, drift
+from hpcprof.analysis.collectives.matching import NO_COMMUNICATOR, communicator_words
 from hpcprof.profiles.collective_operations import POINT_TO_POINT
 from hpcprof.profiles.columns.unique import distinct, numbered_rows, rows_by_key
 from hpcprof.profiles.timeline import NO_PEER, Floats, Ints, Mask, Table, concatenate
@@ -17,7 +18,6 @@ from hpcprof.profiles.timeline import NO_PEER, Floats, Ints, Mask, Table, concat
 if TYPE_CHECKING:
     import pandas as pd
 
-_NO_COMMUNICATOR = ""
 _SEND, _RECV = "Send", "Recv"
 
 
@@ -60,12 +60,15 @@ class MatchedPairs:
 def match_pairs(rows: pd.DataFrame, whole_world: bool) -> tuple[list[MatchedPairs], list[str]]:
     """Match the n-th send of a rank to a partner with the partner's n-th receive from it.
 
-    Both are counted within their communicator. The partner is the recorded one. A partner that is recorded by
-    its rank in the communicator is the member at that position, if the communicator has all ranks of the
-    program or all its ranks were profiled: ranks of a communicator are in the order of the program's. If no
-    partner is recorded, and the communicator has two ranks, the partner is the other rank. Without
-    communicators, all ranks are assumed to share one. Messages of a rank to itself are left out. ``rows`` are
-    those of ``rank_collectives``, and ``row``, the position of each among the rows of its rank;
+    Both are counted within their communicator. The partner is, in this order:
+
+    1. the recorded one;
+    2. the member at the recorded position of the communicator, if it has all ranks of the program, or all its
+       ranks were profiled: ranks of a communicator are in the order of the program's;
+    3. without a record, the other rank of a communicator of two.
+
+    Without communicators, all ranks are assumed to share one. Messages of a rank to itself are left out.
+    ``rows`` are those of ``rank_collectives``, with ``row``, the position of each among the rows of its rank;
     ``whole_world`` tells whether all ranks of the program were profiled. The pairs are sorted by
     communicator, sender and receiver; the second value has a sentence for each cause of sends and receives
     that are not matched.
@@ -104,7 +107,7 @@ def match_pairs(rows: pd.DataFrame, whole_world: bool) -> tuple[list[MatchedPair
         if not profiled[places[0]]:
             continue
         messages = {name: values[places] for name, values in columns.items()}
-        pair = _match_one(names[number], (source, target), messages)
+        pair = _match_pair(names[number], (source, target), messages)
         if isinstance(pair, str):
             problems.append(pair)
         else:
@@ -127,14 +130,14 @@ def _communicators(rows: pd.DataFrame) -> tuple[Ints, list[str]]:
     """Return the number of each row's communicator and their names; the last one is unknown."""
     import pandas as pd
 
-    number, names = pd.factorize(rows["comm_id"].replace({_NO_COMMUNICATOR: None}), sort=True)
-    return np.where(number < 0, len(names), number).astype(np.int64), [*names, _NO_COMMUNICATOR]
+    number, names = pd.factorize(rows["comm_id"].replace({NO_COMMUNICATOR: None}), sort=True)
+    return np.where(number < 0, len(names), number).astype(np.int64), [*names, NO_COMMUNICATOR]
 
 
 def _partners(
     rows: pd.DataFrame, communicator: Ints, names: list[str], chosen: Ints, whole_world: bool
 ) -> tuple[Ints, list[str]]:
-    """Return the partner's rank in the program of each chosen row, or `NO_PEER`, and why some are unknown."""
+    """Return the partner's rank of each chosen row, or `NO_PEER`, and the reasons for unknown ones."""
     rank = rows["rank"].to_numpy(np.int64)
     partner = rows["peer"].to_numpy(np.float64)[chosen]
     within = rows["comm_peer"].to_numpy(np.float64)[chosen]
@@ -154,7 +157,7 @@ def _partners(
         partner[unknown[inside]] = members[position[inside]]
         lost = int(np.count_nonzero(partner[unknown] == NO_PEER))
         if lost:
-            problems.append(_why_unmatched(names[number], lost, len(members)))
+            problems.append(_unmatched_reason(names[number], lost, len(members)))
     return partner, problems
 
 
@@ -165,19 +168,18 @@ def _members(rows: pd.DataFrame, in_communicator: Mask, name: str, whole_world: 
     if len(sizes) == 1 and sizes == worlds:
         return np.arange(int(worlds[0]))
     ranks = rows["rank"].to_numpy(np.int64)
-    members = distinct(ranks if name == _NO_COMMUNICATOR else ranks[in_communicator])
+    members = distinct(ranks if name == NO_COMMUNICATOR else ranks[in_communicator])
     complete = sizes == [len(members)] or (not sizes and whole_world)
     return members if complete else members[:0]
 
 
-def _why_unmatched(name: str, lost: int, members: int) -> str:
-    where = "an unknown communicator" if name == _NO_COMMUNICATOR else f"communicator {name}"
+def _unmatched_reason(name: str, lost: int, members: int) -> str:
     reason = (
         f"their partners are not recorded, and it has {members} ranks"
         if members
         else "it is unknown which ranks it has"
     )
-    return f"{lost} sends and receives of {where} are not matched: {reason}"
+    return f"{lost} sends and receives of {communicator_words(name)} are not matched: {reason}"
 
 
 def _has_one_partner(rows: pd.DataFrame, chosen: Ints, partner: Ints) -> Mask:
@@ -198,12 +200,12 @@ def _columns(rows: pd.DataFrame, chosen: Ints) -> dict[str, NDArray[Any]]:
     return columns | floating
 
 
-def _match_one(name: str, pair: tuple[int, int], columns: Mapping[str, NDArray[Any]]) -> MatchedPairs | str:
-    """Match the messages of one pair in one communicator, or say why they are not."""
+def _match_pair(name: str, pair: tuple[int, int], columns: Mapping[str, NDArray[Any]]) -> MatchedPairs | str:
+    """Match the messages of one pair in one communicator, or return the reason why they do not match."""
     sent, received = np.flatnonzero(columns["sends"]), np.flatnonzero(~columns["sends"])
     seq = columns["seq"]
     counts = [int(seq[side].max(initial=-1)) + 1 for side in (sent, received)]
-    where = "an unknown communicator" if name == _NO_COMMUNICATOR else f"communicator {name}"
+    where = communicator_words(name)
     if counts[0] != counts[1]:
         return (
             f"messages from rank {pair[0]} to rank {pair[1]} in {where} are not matched: rank {pair[0]} "
@@ -219,7 +221,7 @@ def _match_one(name: str, pair: tuple[int, int], columns: Mapping[str, NDArray[A
             "between the sender and the receiver"
         )
     return MatchedPairs(
-        comm_id=None if name == _NO_COMMUNICATOR else name,
+        comm_id=None if name == NO_COMMUNICATOR else name,
         sender=pair[0],
         receiver=pair[1],
         seq=common,
@@ -235,7 +237,11 @@ def _match_one(name: str, pair: tuple[int, int], columns: Mapping[str, NDArray[A
 
 
 _BLOCK = 64
-_NARROWER = 0.5
+"""Number of messages in a block with bounds of its own."""
+
+_MAX_WIDTH_RATIO = 0.5
+"""Maximum ratio of the uncertainty with a drift to that without one, for a drift that is taken out."""
+
 _MIN_WAIT_RATIO = 2
 """Minimum duration of a receive that waited for its send, as a multiple of the shortest send or receive."""
 
@@ -256,18 +262,18 @@ class Messages(Table):
 def align_pairs(pairs: Sequence[MatchedPairs]) -> dict[tuple[int, int], AlignedClocks]:
     """Align the clocks of each two ranks that exchange at least `MIN_COLLECTIVES` messages.
 
-    A receive ends after its send, and the sooner the less the message was delayed. So the message with the
-    least delay in each direction bounds by how much one clock is ahead of the other: above in one direction,
-    below in the other. The clocks are aligned to the middle, and the uncertainty of the higher rank is half
-    the width; the lower one gives the clock, and so has none. Each
-    block of 64 messages has its own bounds, because clocks drift. A constant drift is taken out first if that
-    halves the width.
+    1. A receive ends after its send. The message with the least delay in each direction bounds the lead of
+       one clock over the other: from above in one direction, from below in the other.
+    2. The clocks are aligned to the middle of the bounds. The lower rank gives the clock; the uncertainty of
+       the higher one is half the width.
+    3. Clocks drift, so each block of 64 messages has its own bounds. A constant drift is taken out first if
+       that halves the width.
+    4. A send to a buffer can end long before its receive begins. If receives waited for their sends in one
+       direction only, these messages alone align the clocks: the promptest are late by no more than the
+       shortest transfer. The uncertainty is then at least the median distance from these, since nothing
+       bounds the other side. A constant drift is taken out first if these messages then differ less.
 
-    A send to a buffer can end long before its receive begins. So where receives waited for their sends in one
-    direction only, these alone align the clocks: the promptest lag by no more than the shortest transfer. The
-    uncertainty is then at least the median distance from these, since nothing bounds the other side. A
-    constant drift is taken out first if these messages then differ less. The key of a pair is (lower rank,
-    higher rank), and the columns of its clocks are in this order.
+    The key of a pair is (lower rank, higher rank), and the columns of its clocks are in this order.
     """
     between: dict[tuple[int, int], list[Messages]] = {}
     for pair in pairs:
@@ -308,7 +314,7 @@ def _align(messages: Messages) -> AlignedClocks | None:
 
 
 def _align_by_messages(messages: Messages, usable: Mask, usual: float | None) -> AlignedClocks:
-    """Align by the kept messages; ``usual`` is the least delay where one direction shows none."""
+    """Align by the usable messages; ``usual`` is the assumed least delay with messages in one direction."""
     sent, received, up = messages.sent[usable], messages.received[usable], messages.up[usable]
     stamps = np.column_stack([np.where(up, sent, received), np.where(up, received, sent)])
     elapsed = (stamps - stamps[0]).astype(float)
@@ -329,7 +335,7 @@ def _align_by_messages(messages: Messages, usable: Mask, usual: float | None) ->
         # One direction has no width that a drift would add to.
         return drifting if _spread(elapsed, rate) < _spread(elapsed, 0.0) else steady
     # Delays that vary can look like a little drift.
-    return drifting if drifting.uncertainty[1] < _NARROWER * steady.uncertainty[1] else steady
+    return drifting if drifting.uncertainty[1] < _MAX_WIDTH_RATIO * steady.uncertainty[1] else steady
 
 
 def _spread(elapsed: Floats, rate: float) -> float:

@@ -80,17 +80,17 @@ def rank_collectives(timeline: Timeline) -> Outcome:
         "op": collectives.operation,
         "comm_id": collectives.communicator,
         "seq": collectives.seq,
-        "bytes": _names_or_none(collectives.bytes, NO_BYTES),
-        "comm_ranks": _names_or_none(collectives.ranks, UNKNOWN_RANKS),
+        "bytes": _known_or_none(collectives.bytes, NO_BYTES),
+        "comm_ranks": _known_or_none(collectives.ranks, UNKNOWN_RANKS),
         "world_ranks": [timeline.origin.world_size] * len(collectives.start),
         "fused": collectives.fused,
         "part": collectives.part,
         "start_ns": collectives.start,
         "end_ns": collectives.end,
         "exposed_ns": collectives.end - collectives.start - _beside_compute(timeline, collectives),
-        "step": _names_or_none(step_numbers(timeline, collectives.call), OUTSIDE),
-        "peer": _names_or_none(collectives.peer, NO_PEER),
-        "comm_peer": _names_or_none(collectives.comm_peer, NO_PEER),
+        "step": _known_or_none(step_numbers(timeline, collectives.call), OUTSIDE),
+        "peer": _known_or_none(collectives.peer, NO_PEER),
+        "comm_peer": _known_or_none(collectives.comm_peer, NO_PEER),
     }
     if None in collectives.communicator:
         reasons.append(_why_unknown(timeline))
@@ -110,7 +110,7 @@ def _why_none(timeline: Timeline) -> str:
 
 
 def _why_unknown(timeline: Timeline) -> str:
-    """Say what is missing where communicators are."""
+    """Return the reason why communicators are unknown."""
     file = timeline.origin.path.name
     if _only_host(timeline):
         return f"the collectives in {file} do not name their communicator, and there are several"
@@ -135,7 +135,7 @@ def _why_unknown(timeline: Timeline) -> str:
     return f"the calls in {file} do not name their communicator"
 
 
-def _names_or_none(values: Ints, unknown: int) -> NDArray[np.object_]:
+def _known_or_none(values: Ints, unknown: int) -> NDArray[np.object_]:
     column = values.astype(object)
     column[values == unknown] = None
     return column
@@ -167,7 +167,8 @@ def _from_calls(timeline: Timeline) -> tuple[_Collectives, list[str]]:
     )
     carriers, carrier = numbered_rows(where, calls.start, calls.end)
     owner = _carrier_at(carriers, launch_where, launched)
-    kernel, launch, owner = (of[owner != _NO_ROW] for of in (kernel, launch, owner))
+    is_owned = owner != _NO_ROW
+    kernel, launch, owner = kernel[is_owned], launch[is_owned], owner[is_owned]
     unowned = np.setdiff1d(rows, rows[kernel])
     unrecorded = _from_kernel_names(timeline, carried_out_by_name(timeline, only_unrecorded=True), unowned)
     spare = len(rows) - len(distinct(kernel)) - len(unrecorded.start)
@@ -184,8 +185,8 @@ def _from_calls(timeline: Timeline) -> tuple[_Collectives, list[str]]:
     replays = np.zeros(len(carriers), bool)
     replays[owner] = named(timeline, timeline.calls.name[launch], launches_graph)
     replays &= count == np.bincount(carrier, minlength=len(carriers))
-    told_apart = (count > 0) & ((count == 1) | (communicators == 1) | replays)
-    owners = np.flatnonzero(told_apart[carrier])
+    distinguishable = (count > 0) & ((count == 1) | (communicators == 1) | replays)
+    owners = np.flatnonzero(distinguishable[carrier])
     carrier = carrier[owners]
     _, kind = numbered_rows(calls.operation, calls.communicator, calls.peer, calls.comm_peer)
     part, replay = position_in_group(carrier), replays[carrier]
@@ -313,9 +314,9 @@ def _from_host(timeline: Timeline) -> _Collectives:
 
 
 def _beside_operators(timeline: Timeline, collectives: _Collectives) -> Ints:
-    """Return how long operators compute, or an earlier collective runs, during each collective.
+    """Return the time of operators or an earlier collective during each collective, in ns.
 
-    So the exposed time of collectives that run together counts once.
+    The exposed time of collectives that run together thus counts once.
     """
     earlier = np.append(_EARLIEST_NS, np.maximum.accumulate(collectives.end)[:-1])[: len(collectives.end)]
     alone = np.clip(earlier, collectives.start, collectives.end)
@@ -324,7 +325,7 @@ def _beside_operators(timeline: Timeline, collectives: _Collectives) -> Ints:
 
 
 def _beside_compute(timeline: Timeline, collectives: _Collectives) -> Ints:
-    """Return how long compute runs on the device during each collective, or on the host without a GPU."""
+    """Return the time of compute during each collective, on its device or, without a GPU, on the host."""
     if measured_on_host(timeline):
         return _beside_operators(timeline, collectives)
     result = np.zeros(len(collectives.start), np.int64)

@@ -27,9 +27,9 @@ from hpcprof.analysis.collectives.waiting_balance import (
     balanced_costs,
     cost_intervals,
     message_waits,
-    partners,
 )
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
+from hpcprof.analysis.statistics.components import connected_components
 from hpcprof.profiles.collective_operations import WAITING
 from hpcprof.profiles.columns.unique import numbered_rows, position_in_group
 from hpcprof.profiles.timeline import Floats, Ints
@@ -68,10 +68,10 @@ def arrivals(
 
 
 def _exposed_in_other_groups(group: Sequence[MatchedCollectives]) -> list[Floats]:
-    """Return how long each rank communicated exposed with others since the last collective of its group.
+    """Return the exposed communication of each rank in other groups since the last collective of its group.
 
-    The group is all collectives of the same ranks. Only collectives with a kernel of their own count; nothing
-    is known of the time before the first one.
+    A group has all collectives of the same ranks. Only collectives with a kernel of their own count; the time
+    before the first one is unknown, and counts as 0. In ns, shape (m, n) for each operation.
     """
     first_parts = [operation.part == 0 for operation in group]
     parts = list(zip(group, first_parts, strict=True))
@@ -106,10 +106,10 @@ def _arrival(operation: MatchedCollectives, clock: AlignedClocks, elsewhere: Flo
 
 
 def lateness_costs(group: Sequence[CollectiveArrivals]) -> dict[int, StepCosts]:
-    """Return what the lateness of each rank of a group cost in each step, in the order of the steps.
+    """Return the cost of each rank's lateness in each step, in the order of the steps.
 
-    The collectives of a step to which the rank comes late are chosen by the other half of the steps. Choosing
-    them by the same steps would make chance look like lateness.
+    The collectives to which the rank comes late are chosen by the other half of the steps
+    (cross-validation): a choice by the same steps would take chance for lateness.
     """
     ranks = group[0].matched.ranks
     step = np.concatenate([arrival.matched.step[arrival.matched.part == 0] for arrival in group])
@@ -118,7 +118,7 @@ def lateness_costs(group: Sequence[CollectiveArrivals]) -> dict[int, StepCosts]:
     count = [len(arrival.share) for arrival in group]
     error = np.repeat([arrival.clock.uncertainty for arrival in group], count, axis=0)
     part = np.repeat(np.arange(len(group)), count)
-    # Ranks nearly always have a collective in the same step. NaN would differ from NaN.
+    # Ranks whose collectives are in the same steps are judged together. NaN would differ from NaN.
     _, alike = np.unique(np.where(np.isnan(step), -1.0, step), axis=1, return_inverse=True)
     costs_of_ranks: dict[int, StepCosts] = {}
     for number in range(alike.max() + 1):
@@ -176,14 +176,17 @@ class _Lateness(NamedTuple):
 
 
 def skew(parts: Sequence[Waiting], results: Mapping[str, pd.DataFrame]) -> Outcome:
-    """Judge for each rank how late it is to the collectives in which every rank waits for all others.
+    """Judge the lateness of each rank to the collectives in which every rank waits for all others.
 
-    ``wait_ns`` is how long the rank waited in them for the last rank, and ``times_last`` how often it was the
-    last. ``lateness_p50_ns`` is the median over steps of the cost of its lateness. In a collective, the
-    lateness is the time by which the rank begins after the median of the other ranks. Its cost is that time
-    multiplied by the share of all waiting during which the waiting ranks computed nothing. The cost of a step
-    is the sum over the collectives to which the rank comes late in the other half of the steps too, by more
-    than the uncertainty of the clocks.
+    ``wait_ns`` is the time that the rank waited in them for the last rank, and ``times_last`` the number of
+    collectives to which it came last. ``lateness_p50_ns`` is the median over steps of the cost of its
+    lateness:
+
+    1. In a collective, the lateness is the time by which the rank begins after the median of the others.
+    2. Its cost is that time multiplied by the share of all waiting during which the waiting ranks computed
+       nothing.
+    3. The cost of a step is the sum over the collectives to which the rank comes late in the other half of
+       the steps too, by more than the uncertainty of the clocks.
 
     Where communicators overlap (data, tensor and pipeline groups), a rank that waited for a late rank in one
     of them comes late to the next. So the exposed communication of all ranks in other groups since their last
@@ -249,7 +252,7 @@ class Waiting(msgspec.Struct, frozen=True):
 
 
 def find_waiting(matched: Communication) -> Waiting:
-    """Find out who waited for whom in whole communicators."""
+    """Return the waits between ranks in whole communicators."""
     groups = arrivals(matched.collectives, matched.clocks)
     waits = message_waits(matched.pairs, matched.pair_clocks)
     return Waiting(
@@ -267,11 +270,11 @@ def find_waiting(matched: Communication) -> Waiting:
 def judge(
     parts: Sequence[Waiting], exposed: pd.DataFrame, kinds: pd.DataFrame, missing: str
 ) -> tuple[pd.DataFrame, str]:
-    """Judge each rank by what all communicators show.
+    """Judge each rank by all of its communicators.
 
-    ``exposed`` is how long each rank communicated exposed in each step (`waiting_balance.exposed_by_step`),
-    ``kinds`` the rows of ``step_kinds``, and ``missing`` that of `Communication.missing`. The rows, with the
-    columns of ``skew_summary``, come with the reason for what is missing.
+    ``exposed`` is the exposed communication of each rank in each step (`waiting_balance.exposed_by_step`),
+    ``kinds`` are the rows of ``step_kinds``, and ``missing`` is `Communication.missing`. Returned are the
+    rows of ``skew_summary``, and the reasons for missing values.
     """
     counts = _all_counts(parts)
     step = int(kinds["elapsed_ns"].iloc[0]) if len(kinds) else None
@@ -297,19 +300,19 @@ def judge(
 
 
 def _latenesses(parts: Sequence[Waiting], exposed: pd.DataFrame) -> dict[int, _Lateness]:
-    """Return what the lateness of each rank costs, to collectives or among partners of messages.
+    """Return the cost of each rank's lateness, to collectives or among partners of messages.
 
-    Ranks that send each other messages take turns, and so come to their collectives one after the other:
-    these are left to the comparison of the ranks. A rank late in several ways, or in several groups of ranks,
-    gets the lateness that costs most.
+    Ranks that send each other messages take turns, and so come to their collectives one after the other: for
+    these, `balanced_costs` counts instead of their collectives. If a rank is late in several ways, or in
+    several groups of ranks, the most expensive lateness counts.
     """
-    lowest = partners({pair for part in parts for pair in part.pairs})
+    lowest = connected_components({pair for part in parts for pair in part.pairs})
     groups = {group for part in parts for _, group in part.costs}
     apart = {
         group for group in groups if not _exchange_messages(np.frombuffer(group, np.int64).tolist(), lowest)
     }
     series = {key: costs for part in parts for key, costs in part.costs.items() if key[1] in apart}
-    # The order of the parts decides nothing.
+    # The result must not depend on the order of the parts.
     series = dict(sorted(series.items(), key=lambda item: item[0]))
     series |= {(rank, _MESSAGES): costs for rank, costs in balanced_costs(exposed, lowest).items()}
     intervals = cost_intervals(series)
@@ -399,7 +402,7 @@ def _counts_of_rank(rank: int, counts: Counts) -> dict[str, object]:
 
 
 def _cost(late: _Lateness | None, step: int | None) -> dict[str, object]:
-    """Return what one rank's lateness costs per step, and the verdict; unknown values are None."""
+    """Return the cost of one rank's lateness per step, and the verdict; unknown values are None."""
     row: dict[str, object] = dict.fromkeys(
         ["lateness_p50_ns", "lateness_low_ns", "lateness_high_ns", "elapsed_ns"]
     )

@@ -41,7 +41,10 @@ def verdicts_from(threshold: float, verdicts: Sequence[str], costs: Sequence[flo
 
 
 def hidden_lateness(rows: Sequence[Mapping[Any, Any]]) -> str:
-    """Return how late ranks without a verdict may be, from rows of ``skew_summary``; empty without any."""
+    """Return a clause with the maximum lateness of ranks without a verdict; empty without any.
+
+    ``rows`` are those of ``skew_summary``.
+    """
     unknown = [row for row in rows if row["verdict"] == "unknown" and row["lateness_high_ns"] is not None]
     if not unknown:
         return ""

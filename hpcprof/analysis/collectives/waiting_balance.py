@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MIN_STEPS = 4
-"""Fewer steps than this have no interval."""
+"""Minimum number of steps for an interval."""
 
 _ASSUMED_STEPS = 20
 """The weight of an assumed correlation of neighbouring steps, as a number of steps."""
@@ -52,7 +52,7 @@ _TWO_LEVELS = _MANY_STEPS._replace(correlation=0.75, own_errors=0.5)
 """Assumptions for a lateness that changes: two levels hide more of the correlation."""
 
 _BATCH_OF_SERIES = 512
-"""The series judged at a time: those of thousands of ranks take much memory."""
+"""Number of series that are judged at a time, which limits the memory."""
 
 SeriesT = TypeVar("SeriesT", bound=Hashable)
 
@@ -61,11 +61,11 @@ class StepCosts(msgspec.Struct, frozen=True):
     """The cost of one rank's lateness in each of its n steps, in ns."""
 
     cost: Floats
-    """In the collectives to which the rank comes late beyond the uncertainty of the clocks; shape (n,)."""
+    """The cost in the collectives to which the rank comes late beyond the clocks' uncertainty; shape (n,)."""
     most: Floats
-    """In all collectives to which it came late in this step, by chance or not; shape (n,)."""
+    """The cost in all collectives to which it came late in this step, by chance or not; shape (n,)."""
     late: Floats
-    """In all collectives, minus the time by which the rank was early to others; shape (n,)."""
+    """The cost in all collectives, less the time by which the rank was early to others; shape (n,)."""
     clock: Floats
     """The time that the clocks may add or hide; shape (n,)."""
 
@@ -73,7 +73,7 @@ class StepCosts(msgspec.Struct, frozen=True):
 def cost_intervals(costs: Mapping[SeriesT, StepCosts]) -> dict[SeriesT, tuple[float, float]]:
     """Return the interval of the cost per step of each series with enough steps, in ns.
 
-    Each gets its part of the error probability, so that all intervals hold together.
+    Each has its part of the error probability (Bonferroni), so that all intervals hold together.
     """
     judged = {key: cost for key, cost in costs.items() if len(cost.cost) >= MIN_STEPS}
     correlations: dict[SeriesT, tuple[float, float]] = {}
@@ -82,8 +82,10 @@ def cost_intervals(costs: Mapping[SeriesT, StepCosts]) -> dict[SeriesT, tuple[fl
         batches = [
             same_length[at : at + _BATCH_OF_SERIES] for at in range(0, len(same_length), _BATCH_OF_SERIES)
         ]
-        found_in = [common_correlation(np.stack([judged[key].late for key in keys])) for keys in batches]
-        mean = np.average(found_in, axis=0, weights=[len(keys) for keys in batches])
+        correlation_of_batches = [
+            common_correlation(np.stack([judged[key].late for key in keys])) for keys in batches
+        ]
+        mean = np.average(correlation_of_batches, axis=0, weights=[len(keys) for keys in batches])
         usual = _expected_correlation(mean, len(same_length), steps)
         for keys in batches:
             correlations |= _intervals({key: judged[key] for key in keys}, len(judged), usual)
@@ -147,23 +149,6 @@ def _expected_correlation(values: Floats, ranks: int, steps: int) -> Floats:
     return expected_correlation(values, ranks / 2, steps, _ASSUMED_STEPS, assumed.correlation, assumed.errors)
 
 
-def partners(pairs: Iterable[tuple[int, int]]) -> dict[int, int]:
-    """Return the lowest of the ranks that each rank is connected with by messages."""
-    lowest: dict[int, int] = {}
-
-    def root(rank: int) -> int:
-        while lowest.setdefault(rank, rank) != rank:
-            # Halving the way keeps later ones short.
-            lowest[rank] = lowest[lowest[rank]]
-            rank = lowest[rank]
-        return rank
-
-    for ranks in pairs:
-        low, high = sorted(map(root, ranks))
-        lowest[high] = low
-    return {rank: root(rank) for rank in sorted(lowest)}
-
-
 def message_waits(
     pairs: Sequence[MatchedPairs], clocks: Mapping[tuple[int, int], AlignedClocks]
 ) -> pd.DataFrame:
@@ -186,10 +171,10 @@ def message_waits(
 
 
 def partner_waits(pair: MatchedPairs, clock: AlignedClocks) -> Floats:
-    """Return how long each end of the messages waits for its partner to begin, in ns, shape (m, 2).
+    """Return the wait of each end of the messages for its partner's begin, in ns, shape (m, 2).
 
-    That is at most the time by which its kernel is longer than its partner's: a send to a buffer does not
-    wait for a receive that begins later.
+    It is at most the time by which its kernel is longer than its partner's: a send to a buffer does not wait
+    for a receive that begins later.
     """
     later = sender_later(pair, clock)
     duration = pair.end - pair.start
@@ -210,7 +195,7 @@ def _ends(pair: MatchedPairs, clock: AlignedClocks) -> dict[str, NDArray[Any]]:
 
 
 def exposed_by_step(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return how long each rank communicated exposed in each step, in ns, from ``rank_collectives``.
+    """Return the exposed communication of each rank in each step, in ns, from ``rank_collectives``.
 
     The columns are rank, step and exposed_ns.
     """
@@ -223,17 +208,18 @@ def exposed_by_step(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def balanced_costs(exposed: pd.DataFrame, lowest: Mapping[int, int]) -> dict[int, StepCosts]:
-    """Return by how much less than the median of the others each rank communicates in each step.
+    """Return the excess work of each rank over the others in each step: its lack of exposed communication.
 
     Ranks that send each other messages take turns, so that each waits for the others by design. A step takes
-    all of them the same time, and a rank works whenever it is not in exposed communication. So this is how
-    much longer than the others the rank works, whatever the transfers take. The durations are on each rank's
-    own clock. The first step is left out: in it ranks also wait for a rank whose capture began later.
-    ``exposed`` comes from `exposed_by_step`, and ``lowest`` tells which ranks belong together (`partners`).
+    all of them the same time, and a rank works whenever it is not in exposed communication. The median of the
+    others' exposed communication minus the rank's own is therefore its excess work, whatever the transfers
+    take. The durations are on each rank's own clock. The first step is left out: in it ranks also wait for a
+    rank whose capture began later. ``exposed`` comes from `exposed_by_step`, and ``lowest`` has the lowest
+    rank of each rank's component (`connected_components`).
     """
-    inside = exposed[exposed["rank"].isin(list(lowest))]
     import pandas as pd
 
+    inside = exposed[exposed["rank"].isin(list(lowest))]
     rank, ranks = pd.factorize(inside["rank"], sort=True)
     step, steps = pd.factorize(inside["step"], sort=True)
     times = np.full((len(steps), len(ranks)), np.nan)

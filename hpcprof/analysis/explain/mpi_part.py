@@ -24,6 +24,7 @@ from hpcprof.analysis.mpi.waits import (
 )
 from hpcprof.analysis.statistics.grouped import sums_by
 from hpcprof.profiles.collective_operations import FROM_ROOT, POINT_TO_POINT, PREFIX, TO_ROOT
+from hpcprof.profiles.columns.joins import latest_rows
 from hpcprof.profiles.columns.unique import begins_run
 from hpcprof.profiles.timeline import Ints
 
@@ -218,13 +219,10 @@ class MpiNeeds:
         return waiter[chosen], at_end[chosen]
 
     def _last_begun_call(self, thread: Ints, moment: Ints) -> Ints:
-        calls, rows = self._calls, self._real
-        low = int(min(calls.start.min(initial=0), moment.min(initial=0)))
-        span = int(max(calls.start.max(initial=0), moment.max(initial=0))) - low + 1
-        key = calls.thread[rows] * span + calls.start[rows] - low
-        at = np.searchsorted(key, thread * span + moment - low, side="right") - 1
-        first = np.searchsorted(calls.thread[rows], thread)
-        return rows[np.maximum(at, first)]
+        """Return the last call of each thread that begins by a moment, or its first call."""
+        threads, starts = self._calls.thread[self._real], self._calls.start[self._real]
+        last = latest_rows((threads,), starts, (thread,), moment)
+        return self._real[np.maximum(last, np.searchsorted(threads, thread))]
 
     def part(self, rank: Ints, ranks: int, in_files: Ints) -> MpiPart:
         """Return the calls with their waits; ``rank`` is the position of each call's rank."""

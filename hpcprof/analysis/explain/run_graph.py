@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from hpcprof.analysis.explain.mpi_part import MpiNeeds, MpiPart
 from hpcprof.analysis.explain.rank_activity import HostCalls, HostPieces, RankActivity, Work
 from hpcprof.analysis.explain.rank_edges import EdgeKind, Edges, RankEdges, edges_of
 from hpcprof.analysis.mpi.matching import RunMpi
+from hpcprof.analysis.statistics.components import component_numbers, connected_components
 from hpcprof.analysis.steps.mpi_steps import mpi_calls_in_order
 from hpcprof.profiles.collective_operations import FROM_ROOT, TO_ROOT, WAITING
 from hpcprof.profiles.columns.intervals import coverage, union
@@ -52,12 +53,9 @@ def clock_parts(aligned: Collection[int], matched: Sequence[MatchedGroup] = ()) 
 
     ``aligned`` are ranks that are aligned with each other; the aligned groups of ``matched`` connect others.
     """
-    part = dict.fromkeys(aligned, 0)
-    for number, group in enumerate((calls.ranks.tolist() for calls in matched if calls.aligned), 1):
-        joined = {part[rank] for rank in group if rank in part} | {number}
-        part |= dict.fromkeys(group, number)
-        part = {rank: min(joined) if label in joined else label for rank, label in part.items()}
-    return part
+    return connected_components(
+        [list(aligned), *(calls.ranks.tolist() for calls in matched if calls.aligned)]
+    )
 
 
 def common_clock(
@@ -259,31 +257,12 @@ def pipeline_stages(couplings: Sequence[Coupling], work_rank: Ints, ranks: int) 
     groups = {(coupling.op == MESSAGE, tuple(work_rank[coupling.work].tolist())) for coupling in couplings}
     if not any(sends for sends, _ in groups):
         return np.zeros(ranks, np.int64)
-    pipeline = _connect_ranks([members for sends, members in groups if sends], ranks)
+    pipeline = component_numbers([members for sends, members in groups if sends], ranks)
     inside = (members for sends, members in groups if not sends)
     one_per_pipeline = [
         members for members in inside if len(np.unique(pipeline[list(members)])) == len(members)
     ]
-    return _connect_ranks(one_per_pipeline, ranks)
-
-
-def _connect_ranks(groups: Sequence[tuple[int, ...]], ranks: int) -> Ints:
-    pairs = [(members[0], other) for members in groups for other in members[1:]]
-    first, other = np.array(pairs, np.int64).reshape(-1, 2).T
-    return _components(first, other, ranks)
-
-
-def _components(
-    source: Ints, target: Ints, nodes: int, connection: Literal["weak", "strong"] = "weak"
-) -> Ints:
-    """Return the number of the component of each node of a graph."""
-    # Only pipelines, and profiles that contradict themselves, need scipy.
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
-    graph = coo_array((np.ones(len(source)), (source, target)), (nodes, nodes))
-    components: Ints = connected_components(graph, connection=connection)[1].astype(np.int64)
-    return components
+    return component_numbers(one_per_pipeline, ranks)
 
 
 _MOST_ROUNDS = 5_000
@@ -586,7 +565,12 @@ def _without_cycles(edges: Edges, observed: Ints) -> Edges:
     Such edges come from wrong inferences or time stamps. A node without another incoming edge, such as an
     operation that starts before its launch, keeps its measured time.
     """
-    cycle = _components(edges.source, edges.target, len(observed), "strong")
+    # Only profiles that contradict themselves need scipy.
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components as scipy_components
+
+    adjacency = coo_array((np.ones(len(edges)), (edges.source, edges.target)), (len(observed),) * 2)
+    cycle = scipy_components(adjacency, connection="strong")[1]
     length = observed[edges.target] - observed[edges.source]
     # Without time between its nodes, a cycle needs an edge that leads to a lower number.
     back = (length < 0) | ((length == 0) & (edges.target < edges.source))

@@ -6,21 +6,20 @@ import pandas as pd
 from hpcprof.analysis.framework.outcome import Outcome, none_in
 from hpcprof.analysis.mpi.efficiencies import run_limits
 from hpcprof.analysis.mpi.per_rank import regions_of
-from hpcprof.analysis.steps.mpi_steps import mpi_calls_in_order
+from hpcprof.analysis.steps.mpi_steps import main_thread_calls
 from hpcprof.profiles.columns.intervals import coverage, difference, union
 from hpcprof.profiles.timeline import CYCLES, INSTRUCTIONS, Ints, Timeline
 
 
 def useful_counters(timeline: Timeline) -> Outcome:
-    """Return the time of the main thread outside MPI, and what it counted in it, by scope as in ``pop``.
+    """Return the time of the main thread outside MPI, and its counters there, by scope as in ``pop``.
 
     The main thread is the one with the most calls of MPI. Between two readings a counter grows evenly;
     Score-P reads them where a region begins or ends. A counter that was not recorded is null.
     """
     if not len(timeline.mpi_calls):
         return none_in(timeline, "MPI calls")
-    rows, thread = mpi_calls_in_order(timeline)
-    calls = timeline.mpi_calls.take(rows[thread == 0])
+    calls = main_thread_calls(timeline)
     counters = timeline.cpu_counters
     counters = counters.take((counters.process == calls.process[0]) & (counters.thread == calls.thread[0]))
     if not len(counters):

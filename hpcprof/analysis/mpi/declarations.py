@@ -21,12 +21,12 @@ _MPI = Events(
     RANGES | {Subject.CALL, Subject.COLLECTIVE, Subject.MPI_CALL, Subject.MPI_OPERATION, Subject.EVENT}
 )
 BETWEEN = "between "
-"""Begins the name of a place outside of all ranges: the two calls around it follow."""
+"""Prefix of the name of a place outside of all ranges; the two calls around it follow."""
 
 NO_CALLS = "no profile has MPI calls"
 """The reason why the tables about calls of MPI have no rows."""
 
-_OF_MESSAGES = partial(
+_mpi_analysis = partial(
     Analysis,
     scope=Scope.RUN,
     map="hpcprof.analysis.mpi.tables:mpi_tables",
@@ -34,7 +34,7 @@ _OF_MESSAGES = partial(
     map_needs=("mpi_call_list", "mpi_operation_list", "mpi_regions"),
     about=Activity.MPI,
 )
-_OF_CALLS = partial(_OF_MESSAGES, function="", absent=NO_CALLS)
+_call_analysis = partial(_mpi_analysis, function="", absent=NO_CALLS)
 
 ANALYSES = (
     declare(
@@ -81,7 +81,7 @@ ANALYSES = (
         events=Events(RANGES | {Subject.CALL, Subject.EVENT}, steps=True),
         steps=frozenset(),
     ),
-    _OF_MESSAGES(
+    _mpi_analysis(
         "pop",
         "Parallel efficiency",
         columns=columns(
@@ -97,7 +97,7 @@ ANALYSES = (
         sample_basis=SampleBasis.RANKS,
         steps=frozenset(),
     ),
-    _OF_CALLS(
+    _call_analysis(
         "mpi_calls",
         "MPI calls",
         columns=columns(
@@ -109,7 +109,7 @@ ANALYSES = (
         report_position=16,
         compared_by="total_ns",
     ),
-    _OF_CALLS(
+    _call_analysis(
         "mpi_waits",
         "Waits in MPI and the ranks that cause them",
         columns=columns("rank call:text pattern:text range:text wait_ns delaying_rank delaying_range:text"),
@@ -118,14 +118,14 @@ ANALYSES = (
         sample_basis=SampleBasis.RANKS,
         compared_by="wait_ns",
     ),
-    _OF_CALLS(
+    _call_analysis(
         "mpi_delays",
         "Delays that others wait for in MPI",
         columns=columns("delaying_rank delaying_range:text ranks waits wait_ns share_pct:float"),
         sort_by=("-wait_ns",),
         report_position=13,
     ),
-    _OF_CALLS(
+    _call_analysis(
         "mpi_matrix",
         "MPI messages between ranks",
         columns=columns("sender receiver sender_node:text receiver_node:text messages bytes transfer_ns"),

@@ -17,7 +17,9 @@ from hpcprof.profiles.columns.unique import rows_by_key
 from hpcprof.profiles.timeline import Ints
 
 DIGITS = 3
+"""Decimals of efficiencies in percent."""
 _FAR_NS = 1 << 62
+"""A moment beyond all others."""
 _NO_TIMES = np.empty(0, np.int64)
 
 _MAX_OVERHEAD_NS = 1_000
@@ -68,7 +70,7 @@ class _Thread(msgspec.Struct, frozen=True):
         return stamps - np.where(call < 0, self.before, inside[last]) - part
 
     def ideal(self, stamps: Ints) -> Ints:
-        """Return each moment as an ideal network would have it, on the common clock."""
+        """Return each moment in the replay on an ideal network, on the common clock."""
         call = np.searchsorted(self.start, stamps, side="right") - 1
         last = np.maximum(call, 0)
         inside = stamps < self.end[last]
@@ -104,11 +106,12 @@ class _Span(msgspec.Struct):
 
 
 def run_limits(names: Sequence[str | None], start: Ints, end: Ints, starts: Ints, ends: Ints) -> Ints:
-    """Return the begin and the end of a run: after ``MPI_Init``, else with the first call or step, and so on.
+    """Return the begin and the end of a run.
 
-    ``names`` are those of the first and the last call; ``start`` and ``end``, of shape (n,), are the calls of
-    the main thread in order, at least one, and ``starts`` and ``ends``, of shape (m,), the steps and phases,
-    if any; in ns.
+    It begins after ``MPI_Init``, or otherwise with the first call or step, and ends before ``MPI_Finalize``,
+    or otherwise with the last call or step. ``names`` are those of the first and the last call; ``start`` and
+    ``end``, of shape (n,), are the calls of the main thread in order, at least one, and ``starts`` and
+    ``ends``, of shape (m,), the steps and phases, if any; in ns.
     """
     first = end[0] if names[0] in START_CALLS else starts.min(initial=start[0])
     last = start[-1] if names[-1] == _END else ends.max(initial=end[-1])

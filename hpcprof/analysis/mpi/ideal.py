@@ -1,8 +1,7 @@
 """Replays the MPI calls of a run on an ideal network, on which messages take no time.
 
-A call then lasts only as long as it waits for partners that have not come. Calls with operations that are not
-matched last as long as they did, and so does ``MPI_Init``, which starts the run on all ranks at once. A send
-that waited for its receive still does.
+A call then lasts only until its last partner has come. Calls with unmatched operations keep their length, as
+does ``MPI_Init``, which starts the run on all ranks at once. A send that waited for its receive still waits.
 """
 
 from collections import deque
@@ -35,10 +34,10 @@ class _Plan(msgspec.Struct, frozen=True):
 
 
 def ideal_times(run: RunMpi, begun: Mapping[int, int]) -> tuple[Ints, Ints]:
-    """Return when each call would begin and end on an ideal network, in ns on the common clock.
+    """Return the begin and the end of each call on an ideal network, in ns on the common clock.
 
-    The time is linear in the number of calls and partners. ``begun`` is when the first call of each thread
-    begins, by its number; by default when it did.
+    The time is linear in the number of calls and partners. ``begun`` has the begin of the first call of each
+    thread, by the thread's number; by default it is the measured one.
     """
     calls, ops = run.calls, run.operations
     bounds = calls.first
@@ -96,8 +95,8 @@ def _plan(run: RunMpi) -> _Plan:
     )
 
 
-class _Grouped:
-    """The values of keys."""
+class _ValuesByKey:
+    """The values of each key, as a compressed sparse row table."""
 
     def __init__(self, keys: Ints, values: Ints, size: int) -> None:
         first = np.zeros(size + 1, np.int64)
@@ -114,8 +113,8 @@ class _Events:
 
     def __init__(self, plan: _Plan, calls: int) -> None:
         self._calls = calls
-        self._needs = _Grouped(plan.waiting, plan.awaited, calls)
-        self._joins = _Grouped(plan.coming, plan.joined, calls)
+        self._needs = _ValuesByKey(plan.waiting, plan.awaited, calls)
+        self._joins = _ValuesByKey(plan.coming, plan.joined, calls)
         self._missing = np.bincount(plan.joined, minlength=plan.size).data
         self._time = np.full(plan.size, _NOT_YET_NS).data
         self._blocked: dict[int, list[int]] = {}
@@ -125,7 +124,7 @@ class _Events:
         return bool(self._time[call] != _NOT_YET_NS)
 
     def begin(self, call: int, moment: int) -> list[int]:
-        """Set when a call begins, and return the threads that waited for that."""
+        """Set the begin of a call, and return the threads that waited for it."""
         time, missing = self._time, self._missing
         time[call] = moment
         ready = self._blocked.pop(call, [])
@@ -137,7 +136,7 @@ class _Events:
         return ready
 
     def last_needed(self, call: int, thread: int, *, forced: bool) -> int | None:
-        """Return when the last event happens that a call needs; None, and the thread waits, if unknown."""
+        """Return the time of the last event that a call needs; None if unknown, and the thread then waits."""
         time, missing, latest = self._time, self._missing, _NOT_YET_NS
         for number in self._needs.of(call):
             if time[number] == _NOT_YET_NS or (number >= self._calls and missing[number]):
@@ -150,9 +149,9 @@ class _Events:
 
 
 def _replay_waits(plan: _Plan, begin: Ints, end: Ints, bounds: Ints) -> tuple[Ints, Ints]:
-    """Return by how much waits delay the begin and the end of each call.
+    """Return the delay of the begin and the end of each call by waits, in ns.
 
-    Each thread goes on until it waits for an event that has no time yet.
+    Each thread goes on until it waits for an event without a time, and is ready again once that has one.
     """
     calls = len(begin)
     matters = np.zeros(calls, bool)
@@ -161,7 +160,7 @@ def _replay_waits(plan: _Plan, begin: Ints, end: Ints, bounds: Ints) -> tuple[In
     chosen = np.flatnonzero(matters)
     events = _Events(plan, calls)
     begins, ends, call_of = begin.data, end.data, chosen.data
-    # By how much each call is delayed, before and after its own waits.
+    # The delay of each call before and after its own waits.
     early, late = np.zeros(len(chosen), np.int64), np.zeros(len(chosen), np.int64)
     before, after = early.data, late.data
     place = np.searchsorted(chosen, bounds).tolist()
@@ -170,7 +169,7 @@ def _replay_waits(plan: _Plan, begin: Ints, end: Ints, bounds: Ints) -> tuple[In
     ready, forced = deque(sorted(unfinished)), NONE
     while unfinished:
         if not ready:
-            # The rest of a damaged run waits in a circle: the earliest goes on.
+            # In a damaged run, the remaining threads wait in a cycle: the earliest one goes on.
             forced = min(unfinished, key=lambda waiter: begins[call_of[position[waiter]]] + delay[waiter])
             ready.append(forced)
         thread = ready.popleft()
@@ -187,7 +186,7 @@ def _replay_waits(plan: _Plan, begin: Ints, end: Ints, bounds: Ints) -> tuple[In
             position[thread], forced = at + 1, NONE
         else:
             unfinished.discard(thread)
-    # Calls in between are as late as what came before them on their thread.
+    # Calls in between have the delay of the call before them on their thread.
     last = np.searchsorted(chosen, np.arange(calls), side="right") - 1
     first = np.repeat(bounds[:-1], np.diff(bounds))
     is_late = (last >= 0) & (chosen[np.maximum(last, 0)] >= first) if len(chosen) else np.zeros(calls, bool)

@@ -35,13 +35,17 @@ from hpcprof.profiles.timeline import Ints, Mask
 
 _SENDS, _RECEIVES = frozenset({"Send"}), frozenset({"Recv"})
 
-NEAR_NS, RARELY = 20_000, 0.1
-"""Moments of two ranks that are so close may be in the other order, and few others are chance."""
+NEAR_NS = 20_000
+"""Maximum distance of moments on two ranks whose order is uncertain, in ns."""
 
-_SAME_CLOCK_NS, _CHANCE = 5_000.0, 0.001
-"""Precision in ns of sessions' starts that nsys notes on one node (in profiles of 2023.4 and 2025.3), and
-maximum share of messages and collectives that may contradict it.
-"""
+RARELY = 0.1
+"""Maximum share of collectives that a rank may end before the last one begins, if all wait for all."""
+
+_SAME_CLOCK_NS = 5_000.0
+"""Precision of the sessions' starts that nsys notes on one node, in ns (profiles of 2023.4 and 2025.3)."""
+
+_MAX_EARLY_SHARE = 0.001
+"""Maximum share of messages and collectives that may contradict the clock of a node."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,7 @@ class Calls:
 
     rank: Ints
     sequence: Ints
-    """The number of the rank's thread among those of all ranks: its calls follow each other."""
+    """The number of the rank's thread among the threads of all ranks; its calls are consecutive rows."""
     main: Mask
     """True if the thread is the one with the most calls of its rank."""
     counted: Mask
@@ -218,7 +222,7 @@ class RunMpi:
         return replace(self, calls=replace(self.calls, start=start))._drop_foreign_matches()
 
     def waits_for_all(self, op: int, rows: Ints) -> bool:
-        """Return whether no rank ends collectives before all have begun: by MPI's rules, or as it happened.
+        """Return whether no rank ends collectives before all have begun, by MPI's rules or in the run.
 
         ``op`` is the number of the operation, and ``rows``, of shape (m, n), are as in `collective_tables`.
         """
@@ -262,7 +266,7 @@ def with_matches(lists: RunLists, match: Ints, peer: Ints, is_known: Mask) -> Ru
     members = np.array([*map(len, ops.members)])
     absent = ~is_known & ~message & ((ops.comm == len(members) - 1) | (ops.sizes > members)[ops.comm])
     unmatched = message & ~ops.unnamed
-    lost = [np.count_nonzero(~is_known & of) for of in (unmatched, ~message & ~absent, absent)]
+    lost = [np.count_nonzero(~is_known & kind) for kind in (unmatched, ~message & ~absent, absent)]
     peer = np.where(match == NONE, ops.peer, peer)
     return RunMpi(calls, replace(ops, match=match, partner=partner, peer=peer), Unmatched(*map(int, lost)))
 
@@ -313,7 +317,7 @@ def _operations(lists: RunLists, window: RowWindow) -> MatchedOperations:
 
 
 def _match_messages(ops: MatchedOperations) -> tuple[Ints, Ints, int]:
-    """Return the number of each message, its other end, and how many have none."""
+    """Return the number of each message, its other end, and the number of ends without another."""
     match, partner = np.full(len(ops), NONE), np.full(len(ops), NONE)
     message = ops.is_of(POINT_TO_POINT) & ~ops.unnamed
     chosen = np.flatnonzero(message & (ops.peer != NONE))
@@ -338,7 +342,7 @@ def _match_messages(ops: MatchedOperations) -> tuple[Ints, Ints, int]:
 
 
 def _match_collectives(ops: MatchedOperations) -> tuple[Ints, int, int]:
-    """Return the number of each collective, how many have none, and of how many a rank has no profile."""
+    """Return the number of each collective, and the counts of unmatched calls and those of absent ranks."""
     match = np.full(len(ops), NONE)
     chosen = np.flatnonzero(~ops.is_of(POINT_TO_POINT))
     if not len(chosen):
@@ -361,7 +365,7 @@ def _match_collectives(ops: MatchedOperations) -> tuple[Ints, int, int]:
         table = np.empty((least, len(members)), np.int64)
         table[order[on_all_ranks], place[on_all_ranks]] = usable[on_all_ranks]
         same = (ops.op[table] == ops.op[table[:, :1]]).all(axis=1)
-        # After the first difference, the order is no evidence.
+        # After the first difference, the order proves nothing.
         table = table[: least if same.all() else int(np.argmin(same))]
         match[table] = np.arange(numbers, numbers + len(table))[:, None]
         numbers += len(table)
@@ -393,10 +397,11 @@ def aligned_by_mpi(
 ) -> list[Aligned]:
     """Return the clocks that the collectives and messages of a run align; ``see`` gets each window.
 
-    ``zeros`` is, by rank, the time stamp of one moment, for ranks that share the clock of a node. They are
-    taken if no rank receives, or leaves a collective, before what it needs has begun. If some does, such as
-    in EZTrace's archives, which count from the start of each process, the ranks have one clock rate, and a
-    few collectives are enough to align those that nothing else does.
+    1. ``zeros`` has the stamp of one moment by rank, for ranks that share the clock of a node. It aligns them
+       if no rank receives, or leaves a collective, before its partners have begun.
+    2. Otherwise collectives align the ranks (`align_ends`), and messages the ranks that share none.
+    3. Ranks with ``zeros`` have one clock rate even if 1 fails, as in EZTrace's archives, which count from
+       the start of each process. A few collectives are then enough to align the remaining ranks.
     """
     collectives: dict[ClockKey, list[Ints]] = {}
     needs, early, communicators = 0, 0, lists.communicators
@@ -404,7 +409,7 @@ def aligned_by_mpi(
         run = match_window(lists, window)
         see(run)
         if zeros:
-            slack = _after_needs(run, zeros)
+            slack = _slack(run, zeros)
             needs, early = needs + len(slack), early + int(np.count_nonzero(slack < -NEAR_NS))
         calls, ops = run.calls, run.operations
         for op, rows in collective_tables(run):
@@ -416,7 +421,7 @@ def aligned_by_mpi(
             key = communicators.names[comm], communicators.members[comm].tobytes()
             shortest = calls.length[ending].min(axis=1, keepdims=True)
             collectives.setdefault(key, []).append(np.hstack([calls.own_end[ending], shortest]))
-    if zeros and needs and early <= _CHANCE * needs:
+    if zeros and needs and early <= _MAX_EARLY_SHARE * needs:
         same_node = sorted(zeros)
         clock = one_clock([zeros[rank] for rank in same_node], needs, _SAME_CLOCK_NS)
         return [(same_node, replace(clock, of_node=True))]
@@ -446,8 +451,8 @@ def aligned_by_mpi(
     return aligned
 
 
-def _after_needs(run: RunMpi, zeros: Mapping[int, int]) -> Ints:
-    """Return how long after the start of what they need receives and collectives end, by given clocks."""
+def _slack(run: RunMpi, zeros: Mapping[int, int]) -> Ints:
+    """Return the time from the last begin of a partner to the end of each receive and collective, in ns."""
     calls, ops = run.calls, run.operations
     zero = np.array([zeros.get(rank, 0) for rank in range(int(ops.rank.max(initial=0)) + 1)], np.int64)
     begun = calls.own_start[ops.begin] - zero[ops.rank]
@@ -461,7 +466,7 @@ def _after_needs(run: RunMpi, zeros: Mapping[int, int]) -> Ints:
 
 
 def _pairs(run: RunMpi) -> Iterator[tuple[tuple[int, int], tuple[Ints, Ints]]]:
-    """Yield two ranks, and when their messages begin and end on both, shape (messages, 2).
+    """Yield two ranks, and the begins and the ends of their messages on both, shape (messages, 2).
 
     A receive ends after its send begins, and not before it ends.
     """
@@ -482,11 +487,10 @@ def _pairs(run: RunMpi) -> Iterator[tuple[tuple[int, int], tuple[Ints, Ints]]]:
 
 
 def _rank_pairs(ops: MatchedOperations, op: str, rows: Ints) -> Iterator[tuple[tuple[int, int], Ints]]:
-    """Yield pairs of ranks of which one receives from the other in collectives, with these operations.
+    """Yield pairs of a sending and a receiving rank in collectives, with their operations.
 
-    Each rank of a collective in which all wait receives from its neighbours, the next and the last one in the
-    communicator. In other collectives, either the root receives from all ranks, or all ranks receive from the
-    root.
+    In a collective in which all wait, neighbours in the communicator receive from each other. In others, the
+    root receives from all ranks, or all ranks receive from the root.
     """
     ranks = ops.rank[rows[0]]
     if op in WAITING - ALIGNING:

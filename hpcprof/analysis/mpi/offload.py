@@ -13,12 +13,13 @@ import pandas as pd
 from hpcprof.analysis.framework.outcome import Outcome, columns_of, no_rows, none_in
 from hpcprof.analysis.mpi.efficiencies import DIGITS, pct, run_limits
 from hpcprof.analysis.mpi.per_rank import regions_of
-from hpcprof.analysis.steps.mpi_steps import mpi_calls_in_order
+from hpcprof.analysis.steps.mpi_steps import main_thread_calls
 from hpcprof.profiles.columns.intervals import Intervals, coverage, union, union_of
 from hpcprof.profiles.columns.unique import numbered
 from hpcprof.profiles.timeline import Category, Timeline
 
-_CALLING_STEPS = 0.1
+_MIN_CALLING_STEPS = 0.1
+"""Minimum share of steps that call MPI."""
 _BRANCHES = (
     "host_efficiency_pct",
     "offload_efficiency_pct",
@@ -40,20 +41,19 @@ def offload(timeline: Timeline) -> Outcome:
         return none_in(timeline, "MPI calls")
     if not timeline.operation_count:
         return no_rows("without work on GPUs, there is no branch of devices")
-    rows, thread = mpi_calls_in_order(timeline)
-    calls = timeline.mpi_calls.take(rows[thread == 0])
+    calls = main_thread_calls(timeline)
     in_mpi = union(calls.start, np.maximum(calls.start, calls.end))
     regions = pd.DataFrame(regions_of(timeline), columns=["scope", "name", "start_ns", "end_ns"])
     starts, ends = (regions[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
     steps = regions["scope"] == "step"
-    if steps.any() and np.mean(coverage(starts, ends, in_mpi)[steps] > 0) < _CALLING_STEPS:
+    if steps.any() and np.mean(coverage(starts, ends, in_mpi)[steps] > 0) < _MIN_CALLING_STEPS:
         return no_rows(f"hardly a step calls MPI in {timeline.origin.path.name}")
     process, number = int(calls.process[0]), int(calls.thread[0])
     all_calls = timeline.calls
     thread_calls = np.flatnonzero((all_calls.process == process) & (all_calls.thread == number))
     start = all_calls.start[thread_calls]
     in_calls = union_of(in_mpi, union(start, np.maximum(start, all_calls.end[thread_calls])))
-    # Those of a large profile take more than the sums need.
+    # The calls of a large profile take more memory than the sums.
     del thread_calls, start
     first, last = run_limits(timeline.names(calls.name), calls.start, calls.end, starts, ends).tolist()
     starts, ends = np.append(first, starts), np.append(last, ends)

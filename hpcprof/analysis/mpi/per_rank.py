@@ -1,4 +1,4 @@
-"""The MPI calls, messages and collectives of a rank, and the steps and phases that they lie in."""
+"""The MPI calls, messages and collectives of a rank, and the steps and phases around them."""
 
 from functools import partial
 
@@ -14,7 +14,7 @@ from hpcprof.profiles.columns.unique import numbered, object_array, rows_by_key
 from hpcprof.profiles.timeline import NO_NAME, NO_WAIT, Ints, Timeline
 
 NO_CALL = -1
-"""Stands for the call in which an operation ends, where the profile has none."""
+"""Stands for the call that ends an operation, if the profile lacks it."""
 
 
 def mpi_call_list(timeline: Timeline) -> Outcome:

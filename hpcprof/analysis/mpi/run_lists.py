@@ -1,8 +1,14 @@
 """The MPI calls and operations of all ranks in little memory, in independent windows of the run.
 
 A window ends where all ranks leave a collective, no request is pending, and no message or collective is
-under way: what happens in it depends on nothing before. So the analyses of a long run need memory for one
-window, and for 30 to 60 bytes a call.
+under way: the next window does not depend on it. The analyses of a long run thus need memory for one window,
+and for 30 to 60 bytes a call.
+
+The ends of windows are found without a match of all messages:
+
+1. Each operation has a random weight. The weights of both ends of a message, and of all ranks of a
+   collective, add up to 0 modulo 2 to the 64.
+2. The sum over the operations that all ranks have begun is 0 only if none is under way (up to chance).
 """
 
 from __future__ import annotations
@@ -63,8 +69,8 @@ class NumberedTexts:
 class _RankRows:
     """The rows of a rank; columns of numbers, as small as their values allow.
 
-    The ``end`` of an operation is how many calls after its ``begin`` it ends, or `NONE`. ``threads`` has the
-    position of the first call of each thread, and the number of calls.
+    The ``end`` of an operation is the number of calls from its ``begin`` to its end, or `NONE`. ``threads``
+    has the position of the first call of each thread, and the number of calls.
     """
 
     calls: Mapping[str, _Column]
@@ -151,7 +157,7 @@ class RunLists(msgspec.Struct, dict=True):
     ranges: NumberedTexts = msgspec.field(default_factory=NumberedTexts)
     ops: NumberedTexts = msgspec.field(default_factory=NumberedTexts)
     comms: NumberedTexts = msgspec.field(default_factory=NumberedTexts)
-    """Texts of calls, the ranges around and before them, operations and communicators."""
+    """The texts of calls, of the ranges around and before them, of operations and of communicators."""
     _added: dict[int, _RankRows] = msgspec.field(default_factory=dict)
 
     def add(self, rank: int, calls: pd.DataFrame, operations: pd.DataFrame) -> None:
@@ -347,7 +353,7 @@ class RunLists(msgspec.Struct, dict=True):
         if world is None:
             return []
         weights = _Weights(self.communicators)
-        every = [self._at_collectives(rank, rows, world, weights) for rank, rows in self._rows.items()]
+        every = [self._state_at_collectives(rank, rows, world, weights) for rank, rows in self._rows.items()]
         moments, op, sums, quiet, completed = zip(*every, strict=True)
         count = min(map(len, moments))
         together = np.array([values[:count] for values in op])
@@ -365,13 +371,13 @@ class RunLists(msgspec.Struct, dict=True):
                 last = int(whole[number])
         return cuts
 
-    def _at_collectives(
+    def _state_at_collectives(
         self, rank: int, rows: _RankRows, world: int, weights: _Weights
     ) -> tuple[Ints, Ints, NDArray[np.uint64], Mask, Ints]:
-        """Return the state of a rank when it leaves each collective of a communicator.
+        """Return the state of a rank at its return from each collective of a communicator.
 
-        The arrays are the moment, the operation, the hash sum of the pending operations of all ranks, True if
-        nothing is pending on this rank, and the number of calls so far.
+        The arrays are the moment, the operation, the sum of the weights of the operations so far, a mask of
+        the returns without pending operations, and the number of calls so far.
         """
         ops = {name: values.astype(np.int64) for name, values in rows.operations.items()}
         ops["end"] = _ends(ops)
@@ -428,9 +434,9 @@ class RowWindow(msgspec.Struct, frozen=True):
 
 
 class _Weights:
-    """Random numbers for the ranks of each communicator, whose sum is 0 modulo 2 to the 64.
+    """Random weights for the ranks of each communicator, whose sum is 0 modulo 2 to the 64.
 
-    The sum over ranks that took part in an operation is 0 only if all of them did.
+    The sum over the ranks that took part in an operation is 0 only if all of them did.
     """
 
     def __init__(self, communicators: Communicators) -> None:

@@ -26,7 +26,7 @@ SIZE_CLASSES = ("0 B", "to 64 B", "to 1 KiB", "to 16 KiB", "to 256 KiB", "to 4 M
 """The classes of the bytes of a call."""
 
 _PARTNERLESS = ("MPI_Win_start", "MPI_Win_complete", "MPI_Win_wait")
-"""Calls that wait for ranks of a group, which profilers do not record."""
+"""Calls that wait for a group of ranks, which profilers do not record."""
 
 MpiTables = Mapping[str, Outcome]
 
@@ -76,7 +76,7 @@ def mpi_tables(
 
 
 def _without_messages(names: Iterable[str]) -> str:
-    """Return why calls of these names have no messages; empty if none of them has a partner."""
+    """Return the reason why calls of these names have no messages; empty if none of them has a partner."""
     calls = [name for name, item in _functions(names) if item.operation in POINT_TO_POINT]
     if not calls:
         return ""
@@ -84,7 +84,7 @@ def _without_messages(names: Iterable[str]) -> str:
 
 
 def _functions(names: Iterable[str]) -> Iterator[tuple[str, MpiFunction]]:
-    """Yield the calls of MPI that are known, by name, with what they do."""
+    """Yield the known functions of MPI among some names."""
     for name in sorted(names):
         if item := mpi_function(name):
             yield name, item
@@ -190,7 +190,7 @@ class _Sums:
         }
 
     def _add_messages(self, run: RunMpi, wait: Ints) -> None:
-        """Add the messages by sender and receiver, with the time in the calls that get them without waits."""
+        """Add the messages by sender and receiver, with the transfer time of the calls that receive them."""
         calls, ops = run.calls, run.operations
         receives = ops.matched_receives
         if not len(receives):
@@ -261,7 +261,7 @@ def _sums_by(
     sort: bool = False,
     **aggregates: tuple[str, str],
 ) -> dict[str, Any]:
-    """Return columns summed over windows by keys, unless ``sort`` in the order in which these appear first.
+    """Return columns summed over windows by keys, in the order of the keys' first rows unless ``sort``.
 
     ``aggregates`` are more columns, each by a column and the name of its function in pandas.
     """

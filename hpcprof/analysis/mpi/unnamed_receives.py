@@ -93,7 +93,7 @@ def _pair_receives(receives: Floats, messages: Floats) -> tuple[Ints, Ints]:
 
 
 def _unclaimed_messages(ops: RankMessages, streams: Ints, at: Floats, inbound: Ints) -> Ints:
-    """Return the messages that a rank's named receives leave over, by the progress of the senders."""
+    """Return the messages that a rank's named receives leave, by the progress of the senders."""
     named = np.flatnonzero(ops.receives & (ops.peer != NO_PEER))
     taken = {
         tuple(key): ops.progress[named[rows]]

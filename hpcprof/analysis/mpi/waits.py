@@ -1,8 +1,7 @@
 """The waits inside MPI calls, and the ranks that cause them, by the definitions of Scalasca.
 
 A call waits from its start until the last partner that it needs has come, but no longer than it lasts. The
-rest of the call is transfer. Only one of the operations that end in a call decides: the one that is waited
-for longest.
+rest of the call is transfer. If several operations end in a call, only the longest wait counts.
 """
 
 import re
@@ -34,13 +33,15 @@ PATTERNS = (
 )
 """The names of the patterns by their numbers."""
 
-_UNUSUAL_PART, _FAR_NS = 10, 1 << 62
+_UNUSUAL_PART = 10
+"""Maximum ratio of a wait to the unusual time of its cause."""
+_FAR_NS = 1 << 62
 _WAITS_FOR_OTHERS = re.compile(
     r"MPI_(?:Wait|Comm_(?:split|create|dup)|Cart_(?:create|sub)|Dist_graph_create)"
 )
 _MIN_REPEATED, _LONGEST_PAST = 0.9, 64
-"""Minimum share of a rank's receives that are the usual ones after those before them, where it names the
-senders; maximum number of those before."""
+"""Minimum share of predictable receives of a rank that names the senders, and maximum number of receives
+before each that may predict it."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +65,8 @@ class Causes(Table):
     rank: Ints
     """The rank that delayed the others, also through waits of ranks in between; `NONE` if unknown."""
     before: Ints
-    """The call before which that rank spent its time, `NONE` if unknown; plus the number of all calls where
-    it was inside the call.
+    """The call before which that rank spent its time; plus the number of all calls, if inside the call;
+    `NONE` if unknown.
     """
 
 
@@ -80,7 +81,7 @@ def find_waits(run: RunMpi) -> Waits:
 
 
 def blocked_sends(run: RunMpi) -> Ints:
-    """Return the operations that send and whose call ends after the receive has begun: a rendezvous."""
+    """Return the sends whose call ends after the receive has begun: a rendezvous."""
     ops, end = run.operations, run.calls.end
     sends = ops.matched_sends
     posted = run.calls.start[ops.begin[ops.partner[sends]]]
@@ -89,7 +90,7 @@ def blocked_sends(run: RunMpi) -> Ints:
 
 
 def scan_predecessors(run: RunMpi, rows: Ints) -> tuple[Ints, Ints]:
-    """Return the operations of scans, each with that of the last rank and the latest of all earlier ranks.
+    """Return the operations of scans, paired with that of the previous rank and the latest of earlier ranks.
 
     ``rows``, of shape (m, n), are as in `collective_tables`, which has the ranks of a communicator in their
     order.
@@ -103,10 +104,10 @@ def scan_predecessors(run: RunMpi, rows: Ints) -> tuple[Ints, Ints]:
 
 
 def blocked_givers(run: RunMpi, rows: Ints) -> tuple[Ints, Ints]:
-    """Return operations that send data to a root and end after its call began, with the root's operation.
+    """Return the operations that send to a root and end after its call began, with the root's operation.
 
-    As a send, it is blocked if the data are not buffered. Each collective of ``rows``, of shape (m, n) as in
-    `collective_tables`, has its root among the ranks.
+    Like a send, such an operation waits if its data are not buffered. Each collective of ``rows``, of shape
+    (m, n) as in `collective_tables`, has its root among the ranks.
     """
     ops, calls = run.operations, run.calls
     is_root = ops.rank[rows] == ops.root[rows[:, :1]]
@@ -118,7 +119,8 @@ def blocked_givers(run: RunMpi, rows: Ints) -> tuple[Ints, Ints]:
     return waiters[blocked], root[blocked]
 
 
-def _part(run: RunMpi, call: Ints, pattern: Ints | int, arrival: Ints) -> Waits:
+def _waits_between(run: RunMpi, call: Ints, pattern: Ints | int, arrival: Ints) -> Waits:
+    """Return the waits of calls until the begin of other calls (``arrival``)."""
     start = run.calls.start
     length = np.clip(start[arrival] - start[call], 0, run.calls.length[call])
     return Waits(call, np.broadcast_to(pattern, call.shape), length, arrival)
@@ -135,9 +137,9 @@ def _waits_of_messages(run: RunMpi) -> Iterator[Waits]:
     earliest = _earliest_later_sends(by_rank, ends, start[sent][order])
     wrong = np.empty(len(receives), bool)
     wrong[order] = (earliest < start[sent][order]) & ~np.isin(by_rank, receives_what_comes(run))
-    yield _part(run, call, np.where(wrong, WRONG_ORDER, LATE_SENDER), sent)
+    yield _waits_between(run, call, np.where(wrong, WRONG_ORDER, LATE_SENDER), sent)
     sends = blocked_sends(run)
-    yield _part(run, ops.completes[sends], LATE_RECEIVER, ops.begin[ops.partner[sends]])
+    yield _waits_between(run, ops.completes[sends], LATE_RECEIVER, ops.begin[ops.partner[sends]])
     yield from (
         _until_progress(run, ends, ops.partner[ends], pattern)
         for ends, pattern in ((receives, LATE_SENDER), (ops.matched_sends, LATE_RECEIVER))
@@ -145,9 +147,10 @@ def _waits_of_messages(run: RunMpi) -> Iterator[Waits]:
 
 
 def receives_what_comes(run: RunMpi) -> Ints:
-    """Return the ranks that receive from any source: the order of their senders and tags does not repeat.
+    """Return the ranks that receive from any source, since the order of their senders and tags is random.
 
-    Traces record the rank that sent, also where the program named none.
+    Traces record the sender even if the program named none. A rank names its senders if its last 1, 2, 4, …
+    receives predict the next one in nearly all cases (`_MIN_REPEATED`).
     """
     ops = run.operations
     rows = ops.matched_receives
@@ -173,11 +176,11 @@ def receives_what_comes(run: RunMpi) -> Ints:
 
 
 def _until_progress(run: RunMpi, ends: Ints, other: Ints, pattern: int) -> Waits:
-    """Return the waits for partners that have begun an operation and left MPI before it was over.
+    """Return the waits for partners that have begun an operation and left MPI before it ended.
 
-    Without a thread or a network card that does so, the data of a large message, or of a collective, move
-    only while both ranks are inside MPI. So its end waits for the next call of the partner, if it is over
-    after that begins, and takes less time from then on than it had waited.
+    Without a progress thread or an offloading network card, the data of a large message, or of a collective,
+    move only while both ranks are inside MPI. The end of the operation waits for the next call of the
+    partner, if it comes after the begin of that call, and sooner than it had waited by then.
     """
     ops, calls = run.operations, run.calls
     call, begin = ops.completes[ends], ops.begin[other]
@@ -188,11 +191,11 @@ def _until_progress(run: RunMpi, ends: Ints, other: Ints, pattern: int) -> Waits
     pending = (following > begin) & (following <= ops.completes[other]) & (calls.start[begin] <= start)
     waited, until_return = calls.start[back] - start, end - calls.start[back]
     rows = np.flatnonzero(pending & (waited > 0) & (until_return >= 0) & (until_return < waited))
-    return _part(run, call[rows], pattern, back[rows])
+    return _waits_between(run, call[rows], pattern, back[rows])
 
 
 def _next_calls(run: RunMpi, call: Ints, moment: Ints) -> Ints:
-    """Return the first call after each moment of the thread of each call, or one of the next thread."""
+    """Return the first call after a moment on the thread of each call, or that of the next thread."""
     sequence = run.calls.sequence
     keys, number = sequence[call], np.arange(len(run.calls))
     last = latest_rows((sequence,), run.calls.start, (keys,), moment)
@@ -200,7 +203,7 @@ def _next_calls(run: RunMpi, call: Ints, moment: Ints) -> Ints:
 
 
 def _earliest_later_sends(rank: Ints, call: Ints, sent: Ints) -> Ints:
-    """Return when the first of the messages was sent that later calls of the same rank receive."""
+    """Return the moment of the earliest send among the messages of later calls of the same rank."""
     latest_time = np.iinfo(np.int64).max
     result = np.full(len(rank), latest_time)
     for _, rows in rows_by_key(rank) if len(rank) else []:
@@ -217,12 +220,12 @@ def _waits_of_collectives(run: RunMpi) -> Iterator[Waits]:
         if run.waits_for_all(op, rows):
             last = np.take_along_axis(rows, arrival.argmax(axis=1)[:, None], axis=1)
             pattern = BARRIER if name == "Barrier" else N_TO_N
-            yield _part(run, *_pair_messages(ops.completes[rows], pattern, ops.begin[last]))
+            yield _waits_between(run, *_broadcast_waits(ops.completes[rows], pattern, ops.begin[last]))
             ends, last_rows = last_to_complete(run, rows)
             yield _until_progress(run, ends, last_rows, pattern)
         elif name in PREFIX:
             waiters, other = scan_predecessors(run, rows)
-            yield _part(run, ops.completes[waiters], N_TO_N, ops.begin[other])
+            yield _waits_between(run, ops.completes[waiters], N_TO_N, ops.begin[other])
         root = ops.root[rows[:, 0]]
         rows, root, arrival = rows[root != NONE], root[root != NONE], arrival[root != NONE]
         is_root = ops.rank[rows] == root[:, None]
@@ -230,18 +233,18 @@ def _waits_of_collectives(run: RunMpi) -> Iterator[Waits]:
             continue
         waiters = rows[is_root]
         if name in FROM_ROOT:
-            yield _part(
-                run, *_pair_messages(ops.completes[rows], LATE_BROADCAST, ops.begin[waiters][:, None])
+            yield _waits_between(
+                run, *_broadcast_waits(ops.completes[rows], LATE_BROADCAST, ops.begin[waiters][:, None])
             )
         if name in TO_ROOT:
             last = np.take_along_axis(rows, arrival.argmax(axis=1)[:, None], axis=1)[:, 0]
-            yield _part(run, ops.completes[waiters], EARLY_REDUCE, ops.begin[last])
+            yield _waits_between(run, ops.completes[waiters], EARLY_REDUCE, ops.begin[last])
             givers, takers = blocked_givers(run, rows)
-            yield _part(run, ops.completes[givers], LATE_RECEIVER, ops.begin[takers])
+            yield _waits_between(run, ops.completes[givers], LATE_RECEIVER, ops.begin[takers])
 
 
 def last_to_complete(run: RunMpi, rows: Ints) -> tuple[Ints, Ints]:
-    """Return the operations of nonblocking collectives, and for each that of the rank that completes it last.
+    """Return the operations of nonblocking collectives, paired with that of the last rank to complete.
 
     ``rows``, of shape (m, n), are as in `collective_tables`.
     """
@@ -253,7 +256,7 @@ def last_to_complete(run: RunMpi, rows: Ints) -> tuple[Ints, Ints]:
     return rows[other], last_rows[other]
 
 
-def _pair_messages(call: Ints, pattern: int, arrival: Ints) -> tuple[Ints, int, Ints]:
+def _broadcast_waits(call: Ints, pattern: int, arrival: Ints) -> tuple[Ints, int, Ints]:
     return call.ravel(), pattern, np.broadcast_to(arrival, call.shape).ravel()
 
 
@@ -274,11 +277,12 @@ def _completions(run: RunMpi, waits: Waits) -> Iterator[Waits]:
 
 
 def causes_of(run: RunMpi, waits: Waits) -> Causes:
-    """Return who caused each wait.
+    """Return the cause of each wait, by the delay propagation of Scalasca.
 
-    Since both ranks last synchronized, the late one either worked longer than the other or waited longer. In
-    the first case it caused the wait, in the second who caused its longest wait did (the propagation of
-    delays in Scalasca). Both are compared from one moment on: from when the first of them left that call.
+    1. Find the last synchronization of both ranks before the wait, and compare them from the moment when the
+       first of them left it.
+    2. If the late rank worked longer than the waiting one, it caused the wait.
+    3. If it waited longer instead, the cause of its longest wait is the cause of this one.
     """
     rank, before = np.full(len(waits.call), NONE), np.full(len(waits.call), NONE)
     rows = np.flatnonzero(waits.arrival != NONE)
@@ -308,7 +312,7 @@ def causes_of(run: RunMpi, waits: Waits) -> Causes:
         root = root[root]
     rank[rows] = calls.rank[arrival[root]]
     before[rows] = _places_of_delay(run, other.first, arrival, since, waits.length[rows])[root]
-    # A rank that waits for others in a call without operations is not who causes the wait.
+    # A rank in a call without operations that waits for others is not the cause.
     is_call = np.flatnonzero(before >= len(calls))
     waits_too = np.array([*map(_waits_for_others, calls.names)], bool)
     unknown = is_call[waits_too[calls.name[before[is_call] - len(calls)]]]
@@ -317,18 +321,18 @@ def causes_of(run: RunMpi, waits: Waits) -> Causes:
 
 
 def _waits_for_others(call: str) -> bool:
-    """Return whether a function of MPI waits for other ranks, whatever else it does."""
+    """Return whether a function of MPI waits for other ranks."""
     function = mpi_function(call)
     at_once = function is not None and not function.nonblocking and not function.persistent
     return at_once or _WAITS_FOR_OTHERS.match(call) is not None
 
 
 def _places_of_delay(run: RunMpi, first: Ints, arrival: Ints, since: Ints, wait: Ints) -> Ints:
-    """Return where ranks spent more time than is usual, from ``since`` in the calls ``first`` to ``arrival``.
+    """Return the place of the longest unusual time from ``since`` in the calls ``first`` to ``arrival``.
 
-    It is the call after the longest time outside MPI or, plus the number of all calls, the call without
-    operations (as ``MPI_Init``) that took longer than that. Where nothing was unusual for a tenth of
-    ``wait``, all their time counts.
+    It is the call after the longest time outside MPI or, plus the number of all calls, a call without
+    operations (such as ``MPI_Init``) that took longer. If less than a tenth of ``wait`` was unusual, all time
+    counts.
     """
     calls, ops = run.calls, run.operations
     kind = delaying_ranges(run, np.arange(len(calls)))[1]
@@ -342,21 +346,21 @@ def _places_of_delay(run: RunMpi, first: Ints, arrival: Ints, since: Ints, wait:
         (_more_than_usual(calls, kind, gap), _more_than_usual(calls, calls.name, inside)),
         (gap, inside),
     ):
-        for time, at, low, high in (
+        for time, offset, low, high in (
             (outer, 0, first + 1, arrival + 1),
             (inner, len(calls), first + 1, arrival),
         ):
             call = _call_of_maximum(time, low, high)
             is_longer = (call != NONE) & (time[call] > most)
-            place, most = np.where(is_longer, call + at, place), np.where(is_longer, time[call], most)
+            place, most = np.where(is_longer, call + offset, place), np.where(is_longer, time[call], most)
         most = np.where(place == NONE, 0, _FAR_NS)
     return place
 
 
 def _more_than_usual(calls: Calls, kind: Ints, time: Ints) -> Ints:
-    """Return how much more time each call has than the median over ranks of their medians of its kind.
+    """Return the excess time of each call over the median of the ranks' medians for its kind.
 
-    A rank without calls of the kind has no time there: what few ranks do is unusual as a whole.
+    A rank without calls of a kind has a median of 0: work of few ranks is unusual as a whole.
     """
     medians = pd.Series(time).groupby([kind, calls.rank]).median().unstack(fill_value=0.0)
     usual = medians.quantile(0.5, axis=1, interpolation="lower")
@@ -411,18 +415,18 @@ class _Since:
 
 
 def _last_synchronization(run: RunMpi, call: Ints, arrival: Ints) -> tuple[Ints, Ints]:
-    """Return the last calls in which two ranks took part together before one waits for the other.
+    """Return the calls of the last common message or collective of two ranks before one waits for the other.
 
-    Without any these are the first calls of both threads.
+    Without any, these are the first calls of both threads.
     """
     calls = run.calls
     bounds = calls.first
     first = np.repeat(bounds[:-1], np.diff(bounds))
     begin, other = first[call], first[arrival]
-    for found_own, found_other in (_last_message(run, call, arrival), *_last_collectives(run, call, arrival)):
-        later = (found_own > begin) | ((found_own == begin) & (found_other > other))
-        later &= (found_other >= first[arrival]) & (found_other < arrival)
-        begin, other = np.where(later, found_own, begin), np.where(later, found_other, other)
+    for waiter, partner in (_last_message(run, call, arrival), *_last_collectives(run, call, arrival)):
+        later = (waiter > begin) | ((waiter == begin) & (partner > other))
+        later &= (partner >= first[arrival]) & (partner < arrival)
+        begin, other = np.where(later, waiter, begin), np.where(later, partner, other)
     return begin, other
 
 

@@ -1,7 +1,8 @@
-"""A model of the network: what collectives and messages take, by their bytes and the ranks that take part.
+"""A model of the network: the time of collectives and messages by their bytes and number of ranks.
 
-1. A collective takes ``latency * hops(p) + volume(p) * bytes / bandwidth``. The volume is what each rank
-   sends with the best algorithms (Thakur, Rabenseifner and Gropp, 2005), hops are those of trees or rings.
+1. A collective takes ``latency * hops(p) + volume(p) * bytes / bandwidth``. The volume is the share that each
+   rank sends with the best algorithms (Thakur, Rabenseifner and Gropp, 2005); hops are those of trees or
+   rings.
 2. Both parameters are fitted to measured times by non-negative least squares of relative errors.
 3. With many sizes, a protocol or an algorithm may change at break points, up to two by Schwarz's criterion;
    each segment has parameters of its own. Groups within a node and across nodes are fitted apart.
@@ -27,11 +28,11 @@ _USUAL_PARAMETERS = np.log([4_500.0, 0.05])
 """Logarithms of the usual latency of a hop in ns, and of the usual ns per byte."""
 _USUAL_SPREAD = np.array([0.82, 1.27])
 """Their standard deviations: 90 % are 1 µs (NCCL's LL in a node) to 20 µs (TCP), 2 to 200 GB/s (NVLink)."""
-_MOST_UNUSUAL = 2.5
+_MAX_DISTANCE = 2.5
 """Maximum distance of a latency from the usual one, in standard deviations, that tells an algorithm."""
-_OTHER_SPREAD = 0.5
+_OPERATION_SPREAD = 0.5
 """Standard deviation of the logarithms of latency and bandwidth between operations on the same network."""
-_SHARES = 1 / (1 + np.exp(-np.linspace(-12, 12, 961)))
+_LATENCY_SHARES = 1 / (1 + np.exp(-np.linspace(-12, 12, 961)))
 """Shares of the latency in the time of communication."""
 _RING_SHARE = 0.25
 """Probability that an operation runs on a ring, before its times at several numbers of ranks are known."""
@@ -42,7 +43,7 @@ _FEWEST_SIZES = 4
 _MOST_BREAKS = 2
 _ANY_SIZE = 2.0**62
 """The limit of the last segment."""
-_ROUNDS = 10
+_FIT_ROUNDS = 10
 _USUAL_ERROR = 0.2
 """Logarithmic error of a measured time beyond which it counts less."""
 _ALL_TO_ALL_OPERATIONS = ("AlltoAll", "AlltoAllV")
@@ -62,7 +63,7 @@ def hops(op: str, ranks: int, algorithm: str) -> float:
 
 
 def volume(op: str, ranks: int) -> float:
-    """Return what a rank sends, over the bytes of the whole buffer (the factor of nccl-tests' busbw)."""
+    """Return the bytes that a rank sends, over those of the buffer (the factor of nccl-tests' busbw)."""
     if op in _MESSAGES or ranks < 2:
         return 1.0
     share = (ranks - 1) / ranks
@@ -109,7 +110,7 @@ class Network:
     error: float = 0.0
 
     def time(self, op: str, size: float, ranks: int) -> float:
-        """Return the time of an operation in ns, 0 if nothing is known of it or a rank is alone."""
+        """Return the time of an operation in ns, 0 if it is unknown or has a single rank."""
         if ranks < 2 and op not in _MESSAGES:
             return 0.0
         far = self.across.get(op) if ranks > self.ranks_per_node else None
@@ -117,7 +118,7 @@ class Network:
         return next((segment.time(op, size, ranks) for segment in segments if size <= segment.bytes), 0.0)
 
     def over(self, other: Network) -> Network:
-        """Return this network, with the operations that only another one knows from there."""
+        """Return this network, completed by the operations that only another one has."""
         missing = {op: segment for op, segment in other.segments.items() if op not in self.across}
         return replace(self, segments={**missing, **self.segments})
 
@@ -155,17 +156,19 @@ def fit_run_network(
     """Return the network that explains the communication of a run, for groups ``growth`` times as large.
 
     An operation runs on a ring if the probability of that exceeds ``ring``. ``latency`` is the quantile of
-    its latency among those that explain the samples: one size does not separate latency from bandwidth, so
-    the usual ranges of both, and what other operations of the run take, weigh the possible ones. Both
-    arguments are 0 to 1; drawn uniformly, they give networks that the samples leave open. Libraries choose
-    algorithms by size and ranks: a ring that takes k times as long as a tree is k times less likely.
+    its latency in the posterior distribution: one size does not separate latency from bandwidth, so the usual
+    ranges of both, and the other operations of the run, are the prior. Both arguments are 0 to 1; drawn
+    uniformly, they give networks from the posterior. Libraries choose algorithms by size and ranks: a ring
+    that takes k times as long as a tree is k times less likely.
     """
     rows = {op: [item for item in samples if item.op == op] for op in sorted({item.op for item in samples})}
     moments = {op: _moments(_explanations(op, rows[op], ())) for op in rows}
     segments, source = {}, "literature"
     for op in rows:
         # Operations share a network, with somewhat different latencies and bandwidths.
-        relatives = [(mean, square + _OTHER_SPREAD**2) for at, (mean, square) in moments.items() if at != op]
+        relatives = [
+            (mean, square + _OPERATION_SPREAD**2) for at, (mean, square) in moments.items() if at != op
+        ]
         fits = _explanations(op, rows[op], relatives)
         chances = fits[..., 2].sum(axis=1)
         possible = []
@@ -180,11 +183,11 @@ def fit_run_network(
         # Times on one number of ranks tell the algorithm only where its latency is a usual one.
         odds = chances[1] / max(chances[0], 1e-300)
         distance = np.log(possible[1].latency) - _USUAL_PARAMETERS[0]
-        if distance > _MOST_UNUSUAL * _USUAL_SPREAD[0] and len({row.ranks for row in rows[op]}) == 1:
+        if distance > _MAX_DISTANCE * _USUAL_SPREAD[0] and len({row.ranks for row in rows[op]}) == 1:
             odds = _RING_SHARE / (1 - _RING_SHARE)
         odds /= max(ring_ns / tree_ns, 1.0)
         segments[op] = [possible[int(odds > ring * (1 + odds))]]
-        source = "run" if _moments(fits)[1][0] < _OTHER_SPREAD**2 else source
+        source = "run" if _moments(fits)[1][0] < _OPERATION_SPREAD**2 else source
     return Network(segments, source)
 
 
@@ -199,11 +202,11 @@ def _explanations(op: str, rows: Sequence[Sample], relatives: Sequence[tuple[Flo
         times.setdefault((row.ranks, row.bytes), []).append(max(row.own_ns, 1.0))
     cases = [Sample(op, size, ranks, float(np.median(lengths))) for (ranks, size), lengths in times.items()]
     sized = op == "Barrier" or any(case.bytes > 0 for case in cases)
-    table = np.empty((2, len(_SHARES), 3))
+    table = np.empty((2, len(_LATENCY_SHARES), 3))
     for at, (algorithm, chance) in enumerate(((TREE, 1 - _RING_SHARE), (RING, _RING_SHARE))):
         columns = _columns(op, cases, algorithm)
         typical = np.exp(np.log(columns).mean(axis=0))
-        unscaled = np.array([_SHARES, 1 - _SHARES]) / typical[:, None]
+        unscaled = np.array([_LATENCY_SHARES, 1 - _LATENCY_SHARES]) / typical[:, None]
         missed = np.log([case.own_ns for case in cases])[:, None] - np.log(columns @ unscaled)
         parameters = np.log(unscaled) + missed.mean(axis=0)
         squares = ((parameters.T - _USUAL_PARAMETERS) / _USUAL_SPREAD) ** 2
@@ -271,7 +274,7 @@ def _segment(op: str, rows: Sequence[Sample], algorithm: str) -> tuple[Segment, 
     weight, missed = 1 / maximum, np.zeros(len(maximum))
     norm = columns.max(axis=0)
     parameters = norm
-    for _ in range(_ROUNDS):
+    for _ in range(_FIT_ROUNDS):
         parameters = nnls(columns / norm * weight[:, None], maximum * weight)[0] / norm
         time = np.maximum(columns @ parameters, 1.0)
         missed = np.log(maximum / time)

@@ -1,14 +1,14 @@
-"""The noise of ranks, from the times of a few: what the slowest of many takes follows from it.
+"""The noise of ranks, from the times of a few, for the slowest of many.
 
-1. A time is the mean of its operation, plus what the unit always takes more (between), plus what all units
-   take more in a step (common), plus the rest (within).
-2. Between is the part of the variance of the units' means that the rest does not explain. Common is
-   significant if the totals of the units rise and fall together; else it is part of the rest.
-3. The rest is drawn from the measured ones: of operations of the same name and about the same length or,
-   where the operations of a step are correlated, whole steps of a unit. The largest ones are drawn from a
-   generalized Pareto distribution (Pickands, Balkema and de Haan), so that the largest of many can exceed
-   what was measured.
-4. Rare pauses of single units are no part of that noise: they keep their lengths, whatever a rank computes.
+1. A time is the sum of the mean of its operation, a lasting difference of the unit (between), a difference
+   of the step on all units (common), and a residual (within).
+2. Between is the part of the variance of the units' means that the residuals do not explain. Common is
+   significant if the totals of the units are correlated; otherwise it is part of the residuals.
+3. Residuals are drawn from the measured ones: of operations of the same name and about the same length or, if
+   the operations of a step are correlated, whole steps of a unit. The largest ones are drawn from a
+   generalized Pareto distribution (Pickands, Balkema and de Haan), so that the largest of many can exceed the
+   largest measured one.
+4. Rare pauses of single units are no part of that noise: they keep their lengths at any load.
 """
 
 from dataclasses import dataclass
@@ -33,10 +33,12 @@ _PRIOR_VALUES = 10
 """Number of values that an exponential tail is worth, beside those measured."""
 _FEWEST_STEPS = 8
 """Minimum number of steps in which a pause can be told."""
-_PAUSE_GAP, _LEAST_PAUSE, _RARE = 4.0, 0.01, 0.2
-"""Minimum excess of a pause over the median, in the largest one of an ordinary time (a heavy tail has no such
-gap), and in mean steps; maximum number of pauses in a step of a unit.
-"""
+_PAUSE_GAP = 4.0
+"""Minimum ratio of the excess of a pause to the largest ordinary one; a heavy tail has no such gap."""
+_LEAST_PAUSE = 0.01
+"""Minimum excess of a pause over the median, in mean steps."""
+_RARE = 0.2
+"""Maximum number of pauses in a step of a unit."""
 _MIN_ORDINARY = 1e-4
 """Minimum mean distance of ordinary times from the median, in mean steps, in which times are compared."""
 _COMMON_LENGTH = 0.5
@@ -132,9 +134,9 @@ def noise_of(work: Floats, names: Ints, generator: np.random.Generator, doubt: b
 
 
 def _pauses(work: Floats) -> Floats:
-    """Return by how much times exceed the median of their unit where that is a rare pause, else 0.
+    """Return the excess of times over the median of their unit in rare pauses, 0 elsewhere.
 
-    Pauses of about the same length that more than half of the units have in one step are common to them.
+    Pauses of about the same length on more than half of the units in one step are common, and left out.
     """
     if work.shape[2] < _FEWEST_STEPS or not work.size:
         return np.zeros_like(work)

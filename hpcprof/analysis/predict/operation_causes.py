@@ -1,4 +1,4 @@
-"""Explains a table of operations: what a step would take if some operations took what is typical.
+"""Explains a table of operations: the time of a step if some operations took their typical times.
 
 1. The typical time of a name is the mean of what computes and the median of what communicates, over all
    ranks and steps.
@@ -42,8 +42,8 @@ from hpcprof.common.units import listed, named_ranks
 from hpcprof.profiles.timeline import Floats, Mask
 
 _PLACES = ("rank", "stage", "replica")
-"""Narrowest first."""
-_MIN_KEPT_SHARE = 0.9
+"""The kinds of places of a finding, the narrowest first."""
+_MIN_PLACE_SHARE = 0.9
 """Minimum share of the saving of typical times everywhere that a place keeps."""
 _MIN_NAMED_SHARE = 0.1
 """Minimum share of the saving of a place for a name in its finding."""
@@ -135,7 +135,7 @@ class OperationReplay:
     def mixed(
         self, chosen: Sequence[Mask], inside: Sequence[Floats], outside: Sequence[Floats]
     ) -> list[Floats]:
-        """Return one set of times for the chosen operations, and another for the rest."""
+        """Return the times ``inside`` for the chosen operations, and ``outside`` for all others."""
         return [np.where(*sides) for sides in zip(chosen, inside, outside, strict=True)]
 
     def values(self, column: str) -> list[int | str]:
@@ -275,7 +275,7 @@ def _narrowest(
         sides = [replay.of(place, value) for value in values]
         savings = [now - replay.walls(replay.mixed(side, replay.ideal, current)) for side in sides]
         best = int(np.argmax([saving.mean() for saving in savings]))
-        if savings[best].mean() >= _MIN_KEPT_SHARE * whole.mean():
+        if savings[best].mean() >= _MIN_PLACE_SHARE * whole.mean():
             return place, values[best], sides[best], savings[best]
     return "", None, everywhere, whole
 

@@ -1,4 +1,4 @@
-"""The graph of the operations of a job: who waits for whom, from their times alone.
+"""The dependency graph of the operations of a job, inferred from their times alone.
 
 1. Steps with the same operations are one graph; times are arrays of shape (operations, steps).
 2. A send and a receive are one message if they name each other as peers, whatever their names are; else if
@@ -30,6 +30,7 @@ from graphlib import CycleError, TopologicalSorter
 import numpy as np
 import pandas as pd
 
+from hpcprof.analysis.statistics.components import component_numbers
 from hpcprof.common.errors import HpcprofError
 from hpcprof.profiles.timeline import Floats, Ints
 
@@ -38,22 +39,22 @@ COMMUNICATION = ("collective", *MESSAGES)
 _NO_GROUP = -1
 _DIRECTION = re.compile(r"[-_ .]?(?:send|recv|receive)[-_ .]?", re.IGNORECASE)
 _WORD = re.compile(r"[A-Za-z]+")
-_TOLERANCE = 0.05
+_MAX_OVERLAP = 0.05
 """Maximum overlap of operations that follow each other, over the median duration of the shorter name."""
 RESOLUTION = 1e-6
 """Resolution of times, over the length of a step: seconds in single precision are 8 digits."""
-_IN_TIME = 0.97
+_MIN_WAITING_SHARE = 0.97
 """Minimum share of the instances of a collective whose ranks all wait for the last."""
 _MAX_END_SPREAD = 0.1
 """Maximum spread of the ends over that of the starts, where an operation that claims to compute waits."""
 MOST_KINDS = 500
 """Maximum kinds of steps, by their operations, that are replayed: each takes milliseconds to build."""
-_AS_CLOSE = 5.0
+_MAX_SPREAD_RATIO = 5.0
 """Maximum spread of the ends in a group over that in the group whose ends are closest."""
 
 
-def in_order(waits: Mapping[int, Collection[int]]) -> list[int]:
-    """Return operations so that each follows what it waits for; raises HpcprofError for a circle."""
+def topological_order(waits: Mapping[int, Collection[int]]) -> list[int]:
+    """Return operations in topological order; raises HpcprofError if their waits form a cycle."""
     try:
         return [*TopologicalSorter(waits).static_order()]
     except CycleError:
@@ -72,9 +73,9 @@ class OperationGraph:
     end: Floats
     """Measured times in ns, from the first start of the step; shape (operations, steps)."""
     before: Sequence[Ints]
-    """The operations that each one waits for, by position."""
+    """The predecessors of each operation, by position."""
     group: Ints
-    """Operations that wait for each other have a number in common, others -1; shape (operations,)."""
+    """The number of the operations that wait for each other, -1 for others; shape (operations,)."""
 
     @cached_property
     def members(self) -> list[Ints]:
@@ -100,7 +101,7 @@ class OperationGraph:
         waits: dict[int, set[int]] = {row: set() for row in first}
         for row, rows in enumerate(self.before):
             waits[first[row]] |= {first[other] for other in rows.tolist()}
-        order = [unit.get(row, [row]) for row in in_order(waits)]
+        order = [unit.get(row, [row]) for row in topological_order(waits)]
         return [(rows, [self.before[row] for row in rows if len(self.before[row])]) for rows in order]
 
     def moments(self, lengths: Floats) -> Floats:
@@ -147,6 +148,11 @@ def operation_graphs(table: pd.DataFrame) -> list[OperationGraph]:
     return [_graph(rows, np.asarray(kinds[codes]), len(codes)) for codes in sorted(frequent)]
 
 
+def most_frequent_graph(table: pd.DataFrame) -> OperationGraph | None:
+    """Return the graph with the most steps; None if no step has operations of all ranks."""
+    return max(operation_graphs(table), key=lambda graph: len(graph.steps), default=None)
+
+
 def _graph(rows: pd.DataFrame, begin: Ints, count: int) -> OperationGraph:
     at = begin[:, None] + np.arange(count)
     start = rows["start_ns"].to_numpy(float)[at].T
@@ -165,7 +171,7 @@ class _Building:
         self.rows, self.start, self.end = rows, start, end
         self._first, self._last = np.median(start, axis=1), np.median(end, axis=1)
         typical = pd.Series(self._last - self._first).groupby(rows["name"]).transform("median")
-        self._tolerance = np.maximum(_TOLERANCE * typical.to_numpy(), RESOLUTION * float(self._last.max()))
+        self._tolerance = np.maximum(_MAX_OVERLAP * typical.to_numpy(), RESOLUTION * float(self._last.max()))
         self._kind, self._name = rows["kind"].to_numpy(), rows["name"].to_numpy()
         names = rows["name"].unique()
         direction = {name: _DIRECTION.sub("", name) for name in names}
@@ -302,14 +308,10 @@ class _Building:
         recorded = self.rows["replica"].to_numpy()
         if (recorded >= 0).all():
             return recorded
-        from scipy.sparse import coo_array
-        from scipy.sparse.csgraph import connected_components
-
         ranks, position = np.unique(self.rows["rank"].to_numpy(), return_inverse=True)
         rows = np.flatnonzero(group >= 0)
-        first, other = position[rows[np.argsort(group[rows], kind="stable")]].reshape(-1, 2).T
-        graph = coo_array((np.ones(len(first)), (first, other)), (len(ranks), len(ranks)))
-        return connected_components(graph, directed=False)[1].astype(np.int64)[position]
+        pairs = position[rows[np.argsort(group[rows], kind="stable")]].reshape(-1, 2)
+        return component_numbers(np.unique(pairs, axis=0).tolist(), len(ranks))[position]
 
     def _collectives(self, replica: Ints) -> Iterator[Ints]:
         """Yield the operations of each collective that several ranks wait in."""
@@ -332,7 +334,7 @@ class _Building:
                 yield from next(
                     blocks
                     for blocks, spread in zip(widest, spreads, strict=True)
-                    if spread <= _AS_CLOSE * least
+                    if spread <= _MAX_SPREAD_RATIO * least
                 )
 
     def _spread(self, blocks: Sequence[Ints], claims: bool) -> float:
@@ -345,7 +347,7 @@ class _Building:
         for rows in blocks:
             slack = self.end[rows].min(axis=0) - self.start[rows].max(axis=0)
             ends, starts = (float(np.median(np.ptp(times[rows], axis=0))) for times in (self.end, self.start))
-            waits = np.mean(slack >= -self._tolerance[rows[0]]) >= _IN_TIME
+            waits = np.mean(slack >= -self._tolerance[rows[0]]) >= _MIN_WAITING_SHARE
             if not waits or not (claims or ends < _MAX_END_SPREAD * starts):
                 return np.inf
             widest = max(widest, ends)

@@ -16,8 +16,9 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from hpcprof.analysis.predict.operation_graph import OperationGraph, operation_graphs
+from hpcprof.analysis.predict.operation_graph import OperationGraph, most_frequent_graph
 from hpcprof.analysis.predict.units import measured_step
+from hpcprof.analysis.statistics.confidence_intervals import NORMAL_90
 from hpcprof.common.errors import UsageError
 from hpcprof.common.notebook import InNotebooks
 from hpcprof.profiles.timeline import Floats
@@ -103,8 +104,7 @@ def blocks_of(table: pd.DataFrame) -> PipelineBlocks:
 
     Raises UsageError if it has no forward and backward operations on several stages.
     """
-    graphs = operation_graphs(table)
-    graph = max(graphs, key=lambda item: len(item.steps)) if graphs else None
+    graph = most_frequent_graph(table)
     rows = graph.rows if graph is not None else table
     kinds = np.array([_kind(name, kind) for name, kind in zip(rows["name"], rows["kind"], strict=True)])
     computes = np.isin(kinds, (FORWARD, BACKWARD))
@@ -192,7 +192,7 @@ def predict_pipeline(
     generator = np.random.default_rng(0)
     drawn = wall[generator.integers(len(wall), size=(_NUMBER_OF_DRAWS, len(wall)))].mean(axis=1)
     rebuilt = float(again.mean() / blocks.measured.mean() - 1)
-    half = 1.645 * float(np.hypot(drawn.std(), max(_MODEL_ERROR, abs(rebuilt)) * value))
+    half = NORMAL_90 * float(np.hypot(drawn.std(), max(_MODEL_ERROR, abs(rebuilt)) * value))
     unknown = ["memory, and communication of replicas by the size of a stage"]
     if (stages, chunks) != (blocks.stages, blocks.chunks):
         unknown.append("layers that cannot be divided evenly")
@@ -255,7 +255,7 @@ def pipeline_step(
 
 
 def _arrival(block: Block, end: dict[Block, Floats], virtual: int, message: float) -> Floats | float | None:
-    """Return when a block can start; None while what it waits for has no end."""
+    """Return the moment at which a block can start; None while its predecessor has no end."""
     kind, number, place = block
     if kind == FORWARD:
         source = (FORWARD, number, place - 1) if place else None

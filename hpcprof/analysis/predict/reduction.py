@@ -34,7 +34,7 @@ _MIN_COMPUTING_NS = 1_000
 _LEAST_WAIT_NS = 20_000
 """Minimum length of a wait for communication."""
 _PROMPT_NS, _PROMPT_SHARE = 10_000, 0.1
-"""Maximum delay of what waits for communication after its end: in ns, or as a share of the wait."""
+"""Maximum delay of computing after the communication for which it waits: in ns, or as a share of the wait."""
 _COLUMNS = ("rank", "step", "name", "kind", "start_ns", "duration_ns", "group", "peer", "bytes")
 _Pieces = list[tuple[int, int]]
 """Begin and end of computing between two operations of communication."""
@@ -83,7 +83,9 @@ def _steps(
     timeline: Timeline, collectives: pd.DataFrame
 ) -> Iterator[tuple[int, pd.DataFrame, list[_Pieces]]]:
     """Yield the number, the communication and the computing of each step of a rank, on its own clock."""
-    communication = _of_mpi(timeline) if measured_by_mpi(timeline) else _of_collectives(collectives)
+    communication = (
+        _mpi_communication(timeline) if measured_by_mpi(timeline) else _collective_communication(collectives)
+    )
     communication = communication.sort_values(["start_ns", "name"], kind="stable")
     busy = busy_time(timeline)
     computing = difference(busy.busy, busy.exposed_communication)
@@ -95,7 +97,7 @@ def _steps(
 
 
 def make_alike(steps: list[tuple[tuple[str, ...], list[_Pieces]]]) -> None:
-    """Give all steps with the same communication as many pieces of computing between the same operations.
+    """Give all steps with the same communication equal numbers of pieces between the same operations.
 
     ``steps`` has the names of communication, and the pieces before, between and after them. The number is the
     median. Superfluous pieces are joined over the shortest gap, and missing ones are empty.
@@ -138,7 +140,7 @@ def pieces_of_step(computing: Intervals, communication: pd.DataFrame, begin: int
 
 
 def _waits(starts: Ints, ends: Ints, moments: Ints) -> np.ndarray:
-    """Return whether the gap before each interval is a wait: it ends soon after one of some moments."""
+    """Return a mask of the intervals after a wait: a gap that ends soon after one of some moments."""
     before = np.append(np.iinfo(np.int64).min // 2, ends[:-1])
     ordered = np.sort(moments)
     at = np.searchsorted(ordered, starts, side="right") - 1
@@ -181,13 +183,13 @@ def with_all_to_alls(rows: pd.DataFrame) -> pd.DataFrame:
     return table
 
 
-def _of_collectives(rows: pd.DataFrame) -> pd.DataFrame:
+def _collective_communication(rows: pd.DataFrame) -> pd.DataFrame:
     groups = np.where(rows["op"].isin(POINT_TO_POINT), "", rows["comm_id"].fillna("").astype(str))
     sizes = rows["bytes"].fillna(-1)
     return _rows(rows["op"], rows["start_ns"], rows["end_ns"] - rows["start_ns"], groups, rows["peer"], sizes)
 
 
-def _of_mpi(timeline: Timeline) -> pd.DataFrame:
+def _mpi_communication(timeline: Timeline) -> pd.DataFrame:
     table = timeline.mpi_operations
     names = np.array(timeline.names(table.operation), object)
     peers = np.where(table.peer == NO_PEER, table.comm_peer, table.peer)

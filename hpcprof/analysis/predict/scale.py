@@ -21,8 +21,9 @@ import pandas as pd
 from hpcprof.analysis.explain.changes import Change
 from hpcprof.analysis.predict.network import Network, Sample, fit_run_network, operation_of
 from hpcprof.analysis.predict.noise import Noise, noise_of
-from hpcprof.analysis.predict.operation_graph import COMMUNICATION, MESSAGES, in_order
+from hpcprof.analysis.predict.operation_graph import COMMUNICATION, MESSAGES, topological_order
 from hpcprof.analysis.predict.units import Joint, Span, Unit, ancestors, unit_of
+from hpcprof.analysis.statistics.confidence_intervals import NORMAL_90
 from hpcprof.common.errors import UsageError
 from hpcprof.common.notebook import InNotebooks
 from hpcprof.common.patterns import matches
@@ -34,7 +35,9 @@ Scaling = Literal["weak", "strong"]
 _MAX_CELLS = 1 << 15
 """Number of units times parallel chains of steps in a replay."""
 _MAX_CHAINS = 64
+"""Maximum number of parallel chains: independent replays whose mean counts."""
 _REPLAYED_STEPS, _WARM_UP_STEPS = 10, 3
+"""Number of steps in a chain that count, and number of steps before them."""
 _NUMBER_OF_DRAWS = 39
 """Number of replays for the interval."""
 _MODEL_ERROR = 0.006
@@ -112,7 +115,7 @@ class ScalePrediction(InNotebooks):
 
 @dataclass(frozen=True, eq=False)
 class _Model:
-    """All that a replay draws from."""
+    """The distributions from which a replay draws."""
 
     unit: Unit
     work: Noise
@@ -138,7 +141,10 @@ class _Model:
         waits: dict[int, set[int]] = {key: set() for key in first.values()}
         for key, rows in enumerate(self.unit.before):
             waits[first[key]] |= {first[other] for other in rows.tolist()} - {first[key]}
-        return [(joint.get(key), list(joint[key].keys) if key in joint else [key]) for key in in_order(waits)]
+        return [
+            (joint.get(key), list(joint[key].keys) if key in joint else [key])
+            for key in topological_order(waits)
+        ]
 
 
 class Predictor:
@@ -230,12 +236,12 @@ class Predictor:
         samples = []
         for measured in (unit, *self._others):
             sizes = {key: joint.ranks for joint in measured.joints for key in joint.keys}
-            own = np.nanmedian(measured.own, axis=(1, 2))
+            own_ns = np.nanmedian(measured.own, axis=(1, 2))
             columns = (measured.keys[name].tolist() for name in ("name", "kind", "bytes"))
             for key, (name, kind, size) in enumerate(zip(*columns, strict=True)):
                 if key in sizes and kind in COMMUNICATION:
                     op = operation_of(str(name), str(kind))
-                    samples.append(Sample(op, max(float(size), 0.0), sizes[key], float(own[key])))
+                    samples.append(Sample(op, max(float(size), 0.0), sizes[key], float(own_ns[key])))
         timed = [sample for sample in samples if sample.own_ns > 0]
         network = fit_run_network(timed or samples, ring, latency, growth)
         return network if self._site is None else self._site.over(network)
@@ -258,7 +264,7 @@ class Predictor:
         # The k-th of n draws holds k / (n + 1) of their distribution below it.
         low, high = np.quantile(draws, (0.05, 0.95), method="weibull")
         before = {name: part * scale for name, part in self._parts(base, self.ranks, scaling).items()}
-        margin = 1.645 * _MODEL_ERROR
+        margin = NORMAL_90 * _MODEL_ERROR
         # Times that do not follow the size make the step longer, and never shorter.
         middle = value if self._fixed and scaling == "strong" else float(np.median(draws))
         below, above = 1 - low / max(value, middle), high / min(value, middle) - 1
@@ -409,7 +415,7 @@ class Predictor:
         }
 
     def _transfer_factors(self, model: _Model, ranks: int, scaling: Scaling) -> Floats:
-        """Return the factor by which the communication of each operation takes longer on these ranks."""
+        """Return the ratio of each operation's time of communication on these ranks to the measured one."""
         factor = np.ones(len(self.unit.keys))
         dimensions = max(model.dimensions, 1)
         # Neighbours exchange a surface of the volume, which strong scaling divides.
@@ -464,14 +470,14 @@ class Predictor:
         chains = int(np.clip(_MAX_CELLS // units // (4 if quick else 1), 2, _MAX_CHAINS))
         steps = 2 * _REPLAYED_STEPS if self._distances else _REPLAYED_STEPS
         factor = np.zeros(len(model.unit.keys)) if silent else self._transfer_factors(model, ranks, scaling)
-        own = model.own * factor[:, None]
+        transfers = model.own * factor[:, None]
         times = model.work.times(model.compute)
         between = model.work.between() if model.between is None else model.between
         warm_up = _WARM_UP_STEPS
         if recorded:
             # The draws are the measured steps of the first unit, then those of the next one.
-            times = np.nan_to_num(self._work(model.unit).reshape(len(own), -1))
-            chains, steps, warm_up, between = 1, own.shape[1], 0, 0.0
+            times = np.nan_to_num(self._work(model.unit).reshape(len(transfers), -1))
+            chains, steps, warm_up, between = 1, transfers.shape[1], 0, 0.0
             first_draws = np.arange(units)[:, None] * steps
         spread = np.maximum(1 + between * generator.standard_normal((units, chains)), 0.0)
         ready = np.zeros((units, chains))
@@ -481,10 +487,10 @@ class Predictor:
             if step == warm_up:
                 begin = ready.max(axis=0)
             drawn = generator.integers(times.shape[1], size=(units, chains))
-            measured = generator.integers(own.shape[1], size=chains)
+            measured = generator.integers(transfers.shape[1], size=chains)
             if recorded:
                 drawn, measured = first_draws + step, np.array([step])
-            end: list[Floats | None] = [None] * len(own)
+            end: list[Floats | None] = [None] * len(transfers)
             last = ready
             for joint, keys in model.order:
                 start = {}
@@ -496,7 +502,7 @@ class Predictor:
                         arrival = np.maximum(arrival, ended)
                     start[key] = arrival + times[key][drawn] * spread
                 for key, moment in self._arrivals(joint, start, columns).items():
-                    transfer_ns = own[key][measured] if self._communicates[key] else 0.0
+                    transfer_ns = transfers[key][measured] if self._communicates[key] else 0.0
                     end[key] = moment + transfer_ns
                     last = np.maximum(last, moment + transfer_ns)
             ready = last if model.unit.consecutive else np.broadcast_to(last.max(axis=0), last.shape)
@@ -504,7 +510,7 @@ class Predictor:
         return float(length[0] if single and between else length.mean())
 
     def _arrivals(self, joint: Joint | None, start: dict[int, Floats], columns: int) -> dict[int, Floats]:
-        """Return when the last peer of each operation has come, shape (units, chains)."""
+        """Return the arrival of the last peer of each operation, in ns, shape (units, chains)."""
         if joint is None:
             return start
         if joint.span is Span.NEIGHBOUR:
@@ -540,7 +546,7 @@ class Predictor:
 
 def _changed_unit(unit: Unit, changes: Sequence[Change]) -> Unit:
     """Return a unit with changed times; the measured step stays what it was."""
-    own = unit.own.copy()
+    times = unit.own.copy()
     for change in changes:
         if change.kind not in ("kernel", "comm", "bandwidth") or change.rank is not None:
             raise UsageError(f"predict changes kernel:REGEX, comm and bandwidth, not {change.kind}.")
@@ -549,12 +555,12 @@ def _changed_unit(unit: Unit, changes: Sequence[Change]) -> Unit:
             rows = np.array(matches(change.pattern, unit.keys["name"].tolist()), bool)
         if not rows.any():
             raise UsageError(f"no operation of the run has a name that matches {change.pattern!r}.")
-        own[rows] *= 1 / change.factor if change.kind == "bandwidth" else change.factor
-    return replace(unit, own=own)
+        times[rows] *= 1 / change.factor if change.kind == "bandwidth" else change.factor
+    return replace(unit, own=times)
 
 
 def curve_notes(curve: Sequence[ScalePrediction]) -> list[str]:
-    """Return where efficiency breaks, and the smallest number of ranks at which a part dominates the step."""
+    """Return sentences about the knee of efficiency, and the ranks from where a part dominates the step."""
     notes = []
     if len(curve) > 2:
         ranks = np.log2([point.ranks for point in curve])

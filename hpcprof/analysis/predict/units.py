@@ -18,7 +18,7 @@ from enum import Enum
 import numpy as np
 import pandas as pd
 
-from hpcprof.analysis.predict.operation_graph import MESSAGES, RESOLUTION, OperationGraph, operation_graphs
+from hpcprof.analysis.predict.operation_graph import MESSAGES, RESOLUTION, OperationGraph, most_frequent_graph
 from hpcprof.common.errors import UsageError
 from hpcprof.profiles.timeline import Floats, Ints
 
@@ -101,10 +101,9 @@ def unit_of(table: pd.DataFrame, keep: int = 1) -> Unit:
 
     Raises UsageError if no step has operations of all ranks, or the mesh is ambiguous.
     """
-    graphs = operation_graphs(table)
-    if not graphs:
+    graph = most_frequent_graph(table)
+    if graph is None:
         raise UsageError("nothing can be predicted: no step has operations of all ranks.")
-    graph = max(graphs, key=lambda item: len(item.steps))
     rows = graph.rows
     ranks = np.unique(rows["rank"].to_numpy())
     stage = _stages(graph)
@@ -146,9 +145,9 @@ def unit_of(table: pd.DataFrame, keep: int = 1) -> Unit:
 
 
 def _predecessors(graph: OperationGraph, unit: Ints, place: Ints, row_at: Ints, template: int) -> list[Ints]:
-    """Return what each operation of the unit numbered ``template`` waits for, by place.
+    """Return the predecessors of each operation of the unit numbered ``template``, by place.
 
-    All units wait for an operation that one unit was seen to wait for, unless one of them did not wait.
+    A predecessor in any unit is one in all, unless one of them did not wait for it.
     """
     slack = RESOLUTION * float(np.median(graph.measured))
     waits: list[set[int]] = [set() for _ in row_at]
@@ -170,7 +169,7 @@ def _predecessors(graph: OperationGraph, unit: Ints, place: Ints, row_at: Ints, 
 
 
 def ancestors(before: Sequence[Ints], operations: Collection[int]) -> set[int]:
-    """Return the operations that some operations wait for, directly or not."""
+    """Return the direct and indirect predecessors of some operations."""
     waits: set[int] = set()
     new = {*operations}
     while new:
@@ -198,7 +197,7 @@ def _places(graph: OperationGraph) -> pd.DataFrame:
 
 
 def _stages(graph: OperationGraph) -> Ints | None:
-    """Return the stage of each operation: the recorded one, else the place of its rank in its pipeline.
+    """Return the stage of each operation: the recorded one, otherwise its rank's position in the replica.
 
     None if the ranks are no pipelines of equal numbers of stages.
     """
@@ -216,10 +215,10 @@ def _stages(graph: OperationGraph) -> Ints | None:
 
 
 def _computes_between_messages(graph: OperationGraph, rows: Ints) -> bool:
-    """Return whether a rank sends away from where it receives, and receives away from where it sends.
+    """Return whether a rank computes between its sends and receives, unlike in a halo exchange.
 
-    Each message spans a part of the rank's computing time. Messages are away from each other if more lies
-    between them than half of the mean computing per message.
+    Each message spans a part of the rank's computing time. A send and a receive are apart if more computing
+    lies between them than half of the mean computing per message (`_MAX_BETWEEN`).
     """
     kind = graph.rows["kind"].to_numpy()[rows]
     first, last = (np.median(times[rows], axis=1) for times in (graph.start, graph.end))
@@ -265,11 +264,11 @@ def _begins(graph: OperationGraph, table: pd.DataFrame) -> Floats:
 def _lags(
     graph: OperationGraph, unit: Ints, row_at: Ints, before: Sequence[Ints], table: pd.DataFrame
 ) -> Floats:
-    """Return the delay of each operation after what it waits for, as `Unit.lag`.
+    """Return the delay of each operation after its predecessors, as `Unit.lag`.
 
-    ``row_at`` is the row of each operation in each unit, -1 without one. The operations of all units wait for
-    the same ones, ``before``, as in a replay. The first ones of a step wait for the last ones of their unit
-    in the step before.
+    ``row_at`` is the row of each operation in each unit, -1 without one. The operations of all units have the
+    same predecessors, ``before``, as in a replay. The first operations of a step follow the last ones of
+    their unit in the step before.
     """
     lag = np.full((*row_at.shape, len(graph.steps)), np.nan)
     previous = np.zeros(lag.shape[1:])
@@ -356,10 +355,9 @@ def measured_step(table: pd.DataFrame) -> tuple[float, int]:
 
     Raises UsageError if no step has operations of all ranks.
     """
-    graphs = operation_graphs(table)
-    if not graphs:
+    graph = most_frequent_graph(table)
+    if graph is None:
         raise UsageError("nothing was measured: no step has operations of all ranks.")
-    graph = max(graphs, key=lambda item: len(item.steps))
     ranks = np.unique(table["rank"].to_numpy())
     return float(_periods(graph, table).mean()), len(ranks) * _stride(ranks)
 

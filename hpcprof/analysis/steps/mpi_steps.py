@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.collective_operations import POINT_TO_POINT, WAITING
 from hpcprof.profiles.columns.unique import distinct, numbered_rows, rows_by_key
-from hpcprof.profiles.timeline import NO_BYTES, NO_NAME, Ints, Mask, Ranges, Table, Timeline
+from hpcprof.profiles.timeline import NO_BYTES, NO_NAME, Ints, Mask, MpiCalls, Ranges, Table, Timeline
 
 PREFIX = "mpi:"
 """The names of steps begin with it that calls of MPI mark."""
@@ -116,10 +116,15 @@ def mpi_calls_in_order(timeline: Timeline) -> tuple[Ints, Ints]:
     return np.concatenate([*ordered, np.empty(0, np.int64)]).astype(np.int64), number
 
 
+def main_thread_calls(timeline: Timeline) -> MpiCalls:
+    """Return the MPI calls of the thread with the most of them, by start."""
+    rows, thread = mpi_calls_in_order(timeline)
+    return timeline.mpi_calls.take(rows[thread == 0])
+
+
 @computed_once
 def _communication_begins(timeline: Timeline) -> _Begun:
-    rows, thread = mpi_calls_in_order(timeline)
-    calls = timeline.mpi_calls.take(rows[thread == 0])
+    calls = main_thread_calls(timeline)
     ops = timeline.mpi_operations
     if not len(calls) or not len(ops):
         return _Begun.empty()
@@ -424,16 +429,14 @@ def _marks(timeline: Timeline, name: str) -> _Marks | None:
 
 def sequence_text(timeline: Timeline, name: str) -> str:
     """Return the calls of a typical step of a name, such as ``2 x MPI_Irecv, MPI_Waitall``."""
-    marks, calls = _marks(timeline, name), timeline.mpi_calls
+    marks, calls = _marks(timeline, name), main_thread_calls(timeline)
     if marks is None or len(marks.place) < 2:
         return ""
-    rows, thread = mpi_calls_in_order(timeline)
-    rows = rows[thread == 0]
     end = _communication_begins(timeline).end[marks.place]
-    bounds = np.searchsorted(calls.start[rows], end)
+    bounds = np.searchsorted(calls.start, end)
     counts = np.diff(bounds)
     typical = int(np.argsort(counts, kind="stable")[len(counts) // 2])
-    names = timeline.names(calls.name[rows[bounds[typical] : bounds[typical + 1]]])
+    names = timeline.names(calls.name[bounds[typical] : bounds[typical + 1]])
     parts: list[list[str | int]] = []
     for text in names:
         if parts and parts[-1][0] == text:

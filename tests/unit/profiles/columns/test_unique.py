@@ -8,7 +8,14 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcprof.profiles.columns.unique import numbered, numbered_rows, position_in_group, rows_by_key
+from hpcprof.profiles.columns.unique import (
+    begins_run,
+    ends_run,
+    numbered,
+    numbered_rows,
+    position_in_group,
+    rows_by_key,
+)
 
 close = st.integers(-3, 12)
 anywhere = st.one_of(close, st.integers(-(2**63), 2**63 - 1))
@@ -62,3 +69,10 @@ def test_columns_of_32_bits_are_numbered_as_those_of_64(rows: list[tuple[int, ..
     narrow: list[Any] = [column.astype(np.int32) for column in columns]
     found = numbered_rows(*narrow)
     assert [array.tolist() for array in found] == [array.tolist() for array in expected]
+
+
+def test_rows_begin_and_end_runs_of_equal_keys() -> None:
+    a, b = np.array([1, 1, 1, 2, 2]), np.array([5, 5, 6, 6, 6])
+    assert begins_run(a, b).tolist() == [True, False, True, True, False]
+    assert ends_run(a, b).tolist() == [False, True, True, False, True]
+    assert begins_run(a[:0]).tolist() == [] == ends_run(a[:0]).tolist()
