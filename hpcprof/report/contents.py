@@ -19,7 +19,7 @@ from hpcprof.results.ask.explanation import as_of_now, explain, kept_explanation
 from hpcprof.results.ask.tables import RunTables
 from hpcprof.results.collect.executors.interface import Executor, serially
 from hpcprof.results.collect.run_names import command_line, typed_run
-from hpcprof.results.collect.run_profiles import untraced_notes, why_unprofiled
+from hpcprof.results.collect.run_profiles import eztrace_notes, untraced_notes, why_unprofiled
 from hpcprof.results.collect.stalls import is_unprofiled
 from hpcprof.results.store.analysis_table import AnalysisTable
 from hpcprof.results.store.store import Store
@@ -178,6 +178,7 @@ def gather(
         missing = [r for r in run.profiled_ranks if r not in profiles]
         if missing:
             warnings = [*warnings, f"no profile collected of {named_ranks(missing)}"]
+    unseen_calls = untraced_notes(run) + eztrace_notes(run, profiles.values())
     contents = (content_of(profile.kind) for profile in profiles.values())
     explainable = unprofiled or ProfileContent.TIMELINE in contents
     return Contents(
@@ -194,7 +195,7 @@ def gather(
         explanation=_explanation(run, store, bool(profiles), unprofiled),
         unexplained=unexplained,
         collect=command_line(store, "collect", typed_run(run)),
-        losses=[*untraced_notes(run), *short_sentences(store.losses(run.id))] if profiles else (),
+        losses=[*unseen_calls, *short_sentences(store.losses(run.id))] if profiles else (),
         gpus=store.gpus(run.id) if profiles else (),
     )
 

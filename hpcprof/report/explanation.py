@@ -291,7 +291,8 @@ def _nothing(explanation: Explanation) -> str:
     whole = _JUDGED_WORK if explanation.step.source == CAPTURE else "a step"
     nothing = f"Nothing was found that would shorten {whole} by {LEAST_ESTIMATE_PCT:.0f} % or more."
     compute = explanation.step.compute_pct or 0.0
-    if compute >= _MOSTLY_COMPUTE and not explanation.step.is_alone:
+    is_complete = all(finding.cause != Cause.CAPTURE_INCOMPLETE for finding in explanation.shown())
+    if compute >= _MOSTLY_COMPUTE and is_complete and not explanation.step.is_alone:
         nothing += f" Compute takes {compute:.0f} % of it: what remains is to compute faster."
     if kernel := explanation.step.kernel:
         nothing += f" {visible(kernel.name)} takes {kernel.share_pct:.0f} % of it"

@@ -322,8 +322,9 @@ def test_what_nsys_could_not_trace_or_import_is_said(hpcprof: Hpcprof, run: Path
         f"hpcprof: nsys could not import what it recorded in {run}/profiles/rank00003.qdstrm"
     )
     assert len(said) == 2
-    for command in ("report", "explain"):
-        assert "MPI_Send_c" in hpcprof(command, str(run)).stdout
+    assert "MPI_Send_c" in hpcprof("report", str(run)).stdout
+    found = json.loads(hpcprof("explain", str(run), "--format", "json").stdout)["findings"]
+    assert [one["cause"] for one in found if "MPI_Send_c" in one["where"]] == ["capture_incomplete"]
 
 
 def test_a_profile_of_another_number_of_ranks_than_the_others_is_refused(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from hpcprof.analysis.collectives.verdicts import with_cost, with_hidden_lateness
-from hpcprof.analysis.explain.cause import Trait, has_trait
+from hpcprof.analysis.explain.cause import Cause, Trait, has_trait
 from hpcprof.analysis.explain.changes import Change, Prediction, parse_changes
 from hpcprof.analysis.explain.explanation import (
     CAUSES,
@@ -25,6 +25,7 @@ from hpcprof.analysis.explain.explanation import (
     Slower,
     StepAlone,
     StepSummary,
+    unpriced_finding,
 )
 from hpcprof.analysis.framework.losses import touches
 from hpcprof.analysis.framework.registry import ANALYSES
@@ -46,7 +47,7 @@ from hpcprof.results.ask.tables import RunTables
 from hpcprof.results.collect.executors.interface import Executor, serially
 from hpcprof.results.collect.run_memory import memory_rows
 from hpcprof.results.collect.run_names import command_line, not_collected_error, typed_run
-from hpcprof.results.collect.run_profiles import profiles_of, untraced_notes, why_unprofiled
+from hpcprof.results.collect.run_profiles import eztrace_notes, profiles_of, untraced_notes, why_unprofiled
 from hpcprof.results.collect.stalls import find_stall, is_unprofiled, unread_dumps
 from hpcprof.results.store.analysis_table import ANALYSIS_VERSION, WHOLE_RUN, AnalysisTable, earlier_version
 from hpcprof.results.store.store import Store
@@ -165,15 +166,27 @@ def explain(
             return now(explanation)
 
 
+_RECORD_MORE_MPI = (
+    "Record MPI with Score-P, which traces more of its functions (hpcprof run --profiler scorep)."
+)
+
+
 def as_of_now(explanation: Explanation, run: Run, store: Store) -> Explanation:
     """Return an explanation with what no profile tells: a stall, a failure, slower steps, and memory."""
     ranks = _world_size(run) or explanation.step.ranks
-    findings = (*explanation.findings, *memory_findings(memory_rows(run, store), ranks))
-    unknown_waits = (NotJudged("calls of MPI", sentence) for sentence in untraced_notes(run))
+    findings = [*explanation.findings, *memory_findings(memory_rows(run, store), ranks)]
+    findings += [
+        unpriced_finding(Cause.CAPTURE_INCOMPLETE, (), sentence, (), _RECORD_MORE_MPI, "high")
+        for sentence in untraced_notes(run)
+    ]
+    profiles = store.profiles(run.id) if store.exists() else {}
+    unknown_waits = (
+        NotJudged("calls of MPI", sentence) for sentence in eztrace_notes(run, profiles.values())
+    )
     return replace(
         explanation,
-        findings=findings,
-        not_judged=(*unknown_waits, *explanation.not_judged),
+        findings=(*findings,),
+        not_judged=(*explanation.not_judged, *unknown_waits),
         **_events_of_run(run),
     )
 

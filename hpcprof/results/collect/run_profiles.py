@@ -29,8 +29,10 @@ from hpcprof.profiles.readers.discovery import (
     reader_of,
 )
 from hpcprof.profiles.readers.memory_snapshot import is_memory_snapshot
+from hpcprof.profiles.readers.otf2 import EZTRACE_NAME
 from hpcprof.results.collect.profile_ranks import ranks_by_name
 from hpcprof.results.store.analysis_table import ANALYSIS_VERSION
+from hpcprof.results.store.tables import ProfileRow
 from hpcprof.runs.directory import MANIFEST, Run, adopted_id, open_run, typed_name
 from hpcprof.submit.runs.failures import profiler_complaint
 
@@ -421,6 +423,15 @@ def untraced_notes(run: Run) -> list[str]:
         if any(name.startswith(f"{function} ") for name in names):
             without = "messages and collectives are missing, and pop shows too much useful time"
             return [f"this profiler traces no {function} and its like, {advice}; {without}"]
-    waits = "the time that ranks wait in them counts as their own work, in pop and in explain"
     called = ", ".join(names)
-    return [f"this profiler does not trace {called}, which the program calls: {waits}"] if called else []
+    return [f"this profiler does not trace {called}, which the program calls: {_WAITS}"] if called else []
+
+
+_WAITS = "the time that ranks wait in them counts as their own work, in pop and in explain"
+
+
+def eztrace_notes(run: Run, profiles: Iterable[ProfileRow]) -> list[str]:
+    """Return a sentence about calls that may be missing, for archives of EZTrace from elsewhere."""
+    by_eztrace = run.manifest is None and any(row.profiler_version == EZTRACE_NAME for row in profiles)
+    functions = "windows, files and neighborhood collectives"
+    return [f"EZTrace traces no {functions}: if the program calls them, {_WAITS}"] if by_eztrace else []

@@ -179,6 +179,11 @@ def test_where_nothing_costs_enough_nothing_is_claimed() -> None:
     nothing = "Nothing was found that would shorten a step by 3 % or more."
     assert (said.conclusion[1], said.findings) == (nothing, [])
     assert in_short(explained(finding(2))) == [nothing]
+    # Compute may contain what was not recorded.
+    busy = replace(STEP, compute_pct=99.0)
+    assert "compute faster" in write_explanation(explained(step=busy)).conclusion[1]
+    lost = explained(finding(None, cause=Cause.CAPTURE_INCOMPLETE), step=busy)
+    assert write_explanation(lost).conclusion[1] == nothing
 
 
 def test_where_nothing_is_found_the_kernel_that_takes_most_is_named_with_what_measures_it() -> None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+from hpcprof.profiles.readers.otf2 import EZTRACE_NAME
 from hpcprof.report.facts import facts
 from hpcprof.report.mpi import delays, efficiencies, messages, useful_time
+from hpcprof.results.collect.run_profiles import eztrace_notes
 from hpcprof.results.store.analysis_table import AnalysisTable
+from hpcprof.results.store.tables import ProfileRow
+from hpcprof.runs.directory import Run
 from tests.data.simulated_account import contents_of
 
 
@@ -56,6 +61,11 @@ def test_the_step_is_judged_before_the_run_and_the_worst_factor_is_named() -> No
         useful_time(rows) == "58.2 % of the ranks' time in a step is useful; load balance is lowest (60.0 %)"
     )
     assert useful_time([row("run", "", 99, 99, 99)]) == "97.0 % of the ranks' time in the run is useful"
+    # Waits that were not recorded are in the useful time.
+    elsewhere = [ProfileRow("run", 0, "a.otf2", "", 1, "otf2", None, "", EZTRACE_NAME, None, 1)]
+    (lost,) = eztrace_notes(Run("run", Path()), elsewhere)
+    unseen = "97.0 % of the ranks' time in the run is useful, or waits that were not recorded"
+    assert useful_time([row("run", "", 99, 99, 99)], [lost]) == unseen
 
 
 def test_programs_with_gpus_have_a_branch_of_hosts_and_one_of_devices() -> None:

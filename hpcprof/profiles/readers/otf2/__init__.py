@@ -14,3 +14,6 @@ OTF2 = Reader(
     other_files="hpcprof.profiles.readers.otf2.archive:other_files",
     place_in_run="*/*.otf2",
 )
+
+EZTRACE_NAME = "EZTrace"
+"""The profiler of an archive of EZTrace, which does not name itself."""

@@ -13,7 +13,7 @@ from hpcprof.profiles.collective_operations import mpi_function
 from hpcprof.profiles.kernel_classification import classes_of
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
 from hpcprof.profiles.readers.declaration import ProfilePart, rank_from_name
-from hpcprof.profiles.readers.otf2 import OTF2
+from hpcprof.profiles.readers.otf2 import EZTRACE_NAME, OTF2
 from hpcprof.profiles.readers.otf2.archive import (
     CPU_THREAD,
     EZTRACE,
@@ -252,7 +252,7 @@ class _Building:
             rank=rank_from_name(archive.path) if rank is None else rank,
             world_size=len(archive.world) or None,
             host=archive.host(processes[0]) if processes else None,
-            profiler_version=archive.creator or None,
+            profiler_version=archive.creator or (EZTRACE_NAME if archive.of_eztrace else None),
             start_utc_ns=archive.start_utc_ns,
             gpus=tuple(Gpu(number, name) for number, name in enumerate(gpus)),
             losses=tuple(lost),
