@@ -146,10 +146,10 @@ def open(
     hpcprof.UsageError
         If there is no such run, or the database cannot be used.
     """
-    from hpcprof.common.notebook import provide
+    from hpcprof.common.notebook import register_renderer
     from hpcprof.results.api import open_results
 
-    provide(_html)
+    register_renderer(_html)
     return open_results(run, runs_dir, db)
 
 

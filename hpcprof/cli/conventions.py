@@ -12,7 +12,7 @@ import click
 
 from hpcprof.common import logs
 from hpcprof.common.atomic import write_atomically
-from hpcprof.common.errors import WRITTEN_OUT, unknown, writing
+from hpcprof.common.errors import ESCAPED_CONTROLS, unknown, writing
 
 GATE_EXIT, UNJUDGED_EXIT = 3, 4
 """The exit codes of a gate that has found something, and of one that could judge nothing."""
@@ -105,7 +105,7 @@ def examples(*commands: str) -> str:
 
 def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
     """Print a text with control characters escaped, since a name with them could steer a terminal."""
-    click.echo(text.translate(WRITTEN_OUT), err=err, nl=nl)
+    click.echo(text.translate(ESCAPED_CONTROLS), err=err, nl=nl)
 
 
 def write_page(file: Path, page: str, form: str) -> None:
@@ -125,6 +125,6 @@ def exit_naming(skipped: Sequence[str]) -> None:
 
 def typed_command() -> list[str]:
     """Return the command that the user typed, as the run keeps it: targets of notifications are masked."""
-    from hpcprof.common.masking import without_targets
+    from hpcprof.common.masking import masked_targets
 
-    return without_targets(["hpcprof", *sys.argv[1:]])
+    return masked_targets(["hpcprof", *sys.argv[1:]])

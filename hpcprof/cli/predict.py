@@ -121,7 +121,7 @@ def command(
         _refuse_others("--list" if listed else "--check", "listed" if listed else "check scaling")
         run_id = find(runs[0]).id if runs else None
         predicted = (
-            predictions.check(runs_dir, find(check), store, run_id, scaling)
+            predictions.score_predictions(runs_dir, find(check), store, run_id, scaling)
             if check
             else predictions.kept_predictions(runs_dir)
         )
@@ -147,7 +147,7 @@ def command(
     curve = [predictions.calibrated(point, checks) for point in curve]
     try:
         if not changes:
-            predictions.keep(runs_dir, named[0], curve)
+            predictions.keep_predictions(runs_dir, named[0], curve)
     except OSError as error:
         echo(f"hpcprof: not kept for --check: {error.filename}: {error.strerror}.", err=True)
     if form == "json":

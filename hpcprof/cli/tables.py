@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from hpcprof.cli.conventions import echo
 from hpcprof.cli.options import format_among
-from hpcprof.common.errors import WRITTEN_OUT
+from hpcprof.common.errors import ESCAPED_CONTROLS
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -162,7 +162,7 @@ def console(width: int | None = None, stderr: bool = False) -> Console:
     class Terminal(Console):
         def render(self, *parts: Any) -> Iterator[Segment]:
             for segment in super().render(*parts):
-                text = segment.text if segment.control else segment.text.translate(WRITTEN_OUT)
+                text = segment.text if segment.control else segment.text.translate(ESCAPED_CONTROLS)
                 yield segment._replace(text=text)
 
     return Terminal(width=width, stderr=stderr, markup=False, emoji=False, highlight=False)

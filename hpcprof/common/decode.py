@@ -132,11 +132,10 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def last_lines(path: Path, size: int, since: int = 0) -> tuple[list[str], bool]:
-    """Return the whole lines in the last ``size`` bytes of a file after ``since``, and if there are more.
+    """Return the complete lines in the last ``size`` bytes of a file, and True if there are earlier ones.
 
-    If the file has become shorter than ``since`` bytes, all of it counts.
-
-    A line that lacks its begin is left out, since its begin may be the name of a secret. Raises OSError.
+    Bytes before the position ``since`` do not count, unless the file has become shorter than that. A line
+    that is cut at its beginning is left out, because the missing part may name a secret. Raises OSError.
     """
     with open_regular(path) as file:
         end = file.seek(0, os.SEEK_END)
@@ -147,7 +146,7 @@ def last_lines(path: Path, size: int, since: int = 0) -> tuple[list[str], bool]:
 
 
 def read_file(path: Path, most: int = LARGEST_FILE) -> bytes:
-    """Return the content of a regular file of at most ``most`` bytes, as `open_regular` opens it."""
+    """Return the content of a regular file; raise OSError for another kind of file or a larger one."""
     with open_regular(path) as file:
         if os.fstat(file.fileno()).st_size > most:
             raise OSError(errno.EFBIG, f"it is larger than {most / 1e6:g} MB", str(path))
@@ -155,7 +154,7 @@ def read_file(path: Path, most: int = LARGEST_FILE) -> bytes:
 
 
 def read_text(path: Path, most: int = LARGEST_FILE) -> str:
-    """Return the text of a file as `read_file` does; what is no UTF-8 becomes question marks."""
+    """Return the text of a file as `read_file` does; bytes that are not UTF-8 become U+FFFD."""
     return read_file(path, most).decode("utf-8", "replace")
 
 
@@ -164,7 +163,7 @@ def from_json(text: JsonText, *, strict: bool = True) -> Any: ...
 @overload
 def from_json(text: JsonText, type: type[ValueT], *, strict: bool = True) -> ValueT: ...
 def from_json(text: JsonText, type: Any = Any, *, strict: bool = True) -> Any:
-    """Return the value of a text of JSON; raise `msgspec.DecodeError` for whatever is wrong with the text."""
+    """Decode a text of JSON; every fault of the text is a `msgspec.DecodeError`."""
     try:
         return _decoder(type, strict).decode(text)
     except (UnicodeError, RecursionError, OverflowError) as error:
@@ -173,31 +172,31 @@ def from_json(text: JsonText, type: Any = Any, *, strict: bool = True) -> Any:
 
 @cache
 def _decoder(model: Any, strict: bool) -> msgspec.json.Decoder[Any]:
-    """Return the decoder of a type: msgspec crashes where several threads prepare a type at a time."""
+    """Return the decoder of a type, made under a lock: msgspec crashes if threads make decoders together."""
     with _PREPARATION_LOCK:
         return msgspec.json.Decoder(model, strict=strict)
 
 
-def is_possible(when: datetime) -> bool:
-    """Return whether a time has a zone and can be that of a run, so that every other zone can show it."""
+def is_plausible_time(when: datetime) -> bool:
+    """Return whether a time has a zone and is from 1970 to 2200, so that every other zone can show it."""
     return when.tzinfo is not None and _EARLIEST_TIME < when < _LATEST_TIME
 
 
-def parsed_count(text: str) -> int | None:
+def parse_count(text: str) -> int | None:
     """Return the whole number that a text holds, at most 18 digits; None for anything else."""
     text = text.strip()
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= 18 else None
 
 
-def parsed(written: str | bytes | None) -> Any:
-    """Return the value that a text of JSON holds, also with NaN as PyTorch writes; None for another text."""
+def lenient_json(written: str | bytes | None) -> Any:
+    """Decode a text of JSON that may contain NaN, as PyTorch writes it; None if it is not JSON."""
     try:
         return json.loads(written or "null")
     except (ValueError, RecursionError):
         return None
 
 
-def parsed_list(written: str | None) -> list[Any]:
-    """Return the list that a text of JSON holds; an empty one for anything else."""
-    values = parsed(written)
+def lenient_json_list(written: str | None) -> list[Any]:
+    """Decode a text of JSON that holds a list, as `lenient_json` does; an empty list for anything else."""
+    values = lenient_json(written)
     return values if isinstance(values, list) else []

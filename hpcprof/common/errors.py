@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 _CONTROLS = (*range(9), *range(11, 32), *range(127, 160), 0x200E, 0x200F, *range(0x2028, 0x202F))
-WRITTEN_OUT = {code: repr(chr(code))[1:-1] for code in (*_CONTROLS, *range(0x2066, 0x206A))}
-"""Replacements of characters that steer a terminal or reorder its line, all but tabs and line breaks."""
+ESCAPED_CONTROLS = {code: repr(chr(code))[1:-1] for code in (*_CONTROLS, *range(0x2066, 0x206A))}
+"""Escapes of the control and bidirectional characters that would steer a terminal; not tab and newline."""
 
 
 class HpcprofError(Exception):
@@ -20,13 +20,13 @@ class HpcprofError(Exception):
     exit_code = 1
 
     def __str__(self) -> str:
-        return super().__str__().translate(WRITTEN_OUT)
+        return super().__str__().translate(ESCAPED_CONTROLS)
 
 
 class UsageError(HpcprofError):
     """The user gave an invalid value; the message names it, where it is and what would be valid.
 
-    ``fields`` are the options that it is about, by the names of their fields; ``options.mpi`` for a key.
+    ``fields`` are the names of the job's fields that the message is about; ``options.mpi`` for a key.
     """
 
     exit_code = 2
@@ -75,12 +75,12 @@ def reading(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def damage_named(path: Path) -> Iterator[None]:
+def errors_as_damage(path: Path) -> Iterator[None]:
     """Turn an unexpected exception in the block into a `DamagedInput`, with its traceback.
 
-    An error in one profile must not end the work on the others. An `HpcprofError` is left as it
-    is: it may be about something else than the profile; a lack of memory is left to
-    `hpcprof.profiles.input_bounds.bounded`.
+    An error in one profile must not end the work on the others. An `HpcprofError` passes unchanged, since it
+    may be about something else than the profile. `hpcprof.profiles.input_bounds.bounded` handles a lack of
+    memory.
     """
     try:
         yield
@@ -105,7 +105,7 @@ def writing(path: Path) -> Iterator[None]:
 
 @contextmanager
 def about(*fields: str) -> Iterator[None]:
-    """Add to a `UsageError` in the block the fields that it is about, if it names none."""
+    """Add the fields that the block is about to a `UsageError` that names none."""
     try:
         yield
     except UsageError as error:

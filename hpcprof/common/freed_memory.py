@@ -1,4 +1,4 @@
-"""Limits the memory that the C library keeps of freed arrays (glibc; others do not keep it).
+"""Limit the memory that glibc keeps of freed arrays; other C libraries keep none.
 
 Both functions serve one limit: an export of 318 MB (``benchmarks/collect.py``) is collected in less than
 800 MB. In turns with and without, most memory of 6 collects: 710 MiB with both, 763 MiB without

@@ -25,8 +25,8 @@ VERBOSE = "HPCPROF_VERBOSE"
 LOG_FILE = "HPCPROF_LOG"
 
 _LOGGER = "hpcprof"
-_LONGEST_OUTPUT = 20_000
-"""The characters of an output that are logged: a table of Nsight Compute may have a hundred million."""
+_MAX_LOGGED_CHARACTERS = 20_000
+"""Maximum logged characters of an output: a table of Nsight Compute may have a hundred million."""
 
 
 def log_invocation(version: str, arguments: Sequence[str]) -> None:
@@ -39,7 +39,7 @@ def log_invocation(version: str, arguments: Sequence[str]) -> None:
 
 
 def configure() -> logging.Logger | None:
-    """Return the logger with the handlers that the environment asks for, or None if nobody listens."""
+    """Return the logger with the handlers that the environment asks for; None if nothing is logged."""
     verbose, path = os.environ.get(VERBOSE, "").strip("0 "), os.environ.get(LOG_FILE)
     # Importing logging takes 4 ms; if nobody has imported it, nobody has configured the logger either.
     if not verbose and not path and "logging" not in sys.modules:
@@ -72,7 +72,7 @@ def _add_handler(logger: logging.Logger, name: str, handler: logging.Handler) ->
 
 
 def log_command(command: Sequence[str], outcome: str, stdout: str = "", stderr: str = "") -> None:
-    """Log a command and how it ended, as in ``"exit code 0, 0.12 s"``, and for debugging what it printed."""
+    """Log a command with its outcome, as in ``"exit code 0, 0.12 s"``; at the debug level its output too."""
     logger = configure()
     if logger is None:
         return
@@ -85,7 +85,7 @@ def log_command(command: Sequence[str], outcome: str, stdout: str = "", stderr: 
 
 
 def log_traceback(sentence: str, trace: str) -> None:
-    """Log the traceback of an exception that became a sentence, on the level of debugging."""
+    """Log the traceback of an exception that became a sentence, at the debug level."""
     logger = configure() if trace else None
     if logger is not None:
         logger.debug("%s\n%s", sentence, shown_output(trace))
@@ -108,7 +108,7 @@ def shown_output(text: str) -> str:
     from hpcprof.common.masking import masked
     from hpcprof.common.units import visible
 
-    lines = masked(text[:_LONGEST_OUTPUT]).expandtabs().splitlines()
-    if len(text) > _LONGEST_OUTPUT:
-        lines.append(f"… and {len(text) - _LONGEST_OUTPUT:,} more characters")
+    lines = masked(text[:_MAX_LOGGED_CHARACTERS]).expandtabs().splitlines()
+    if len(text) > _MAX_LOGGED_CHARACTERS:
+        lines.append(f"… and {len(text) - _MAX_LOGGED_CHARACTERS:,} more characters")
     return "\n".join(f"    {visible(line)}" for line in lines)

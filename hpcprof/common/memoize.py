@@ -1,6 +1,6 @@
-"""Results that several functions need and that are computed once for each input.
+"""A cache for results that several functions need of the same input.
 
-On an export of 1.2 million kernels it saves 12 % of the CPU time of a collect (4.49 -> 4.02 s, least of 3).
+It saves 12 % of the CPU time of a collect of 1.2 million kernels (4.49 -> 4.02 s, least of 3).
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ def computed_once(function: FunctionT) -> FunctionT:
     lock = RLock()
 
     @wraps(function)
-    def kept(*arguments: Any) -> Any:
+    def cached(*arguments: Any) -> Any:
         key = tuple(map(id, arguments))
         with lock:
             if key not in results:
@@ -32,4 +32,4 @@ def computed_once(function: FunctionT) -> FunctionT:
                     finalize(argument, results.pop, key, None)
             return results[key]
 
-    return cast(FunctionT, kept)
+    return cast(FunctionT, cached)

@@ -1,17 +1,17 @@
-"""Objects that notebooks show as HTML. The modules that make the HTML are on a floor above them."""
+"""Objects that notebooks show as HTML; the report, which makes the HTML, registers itself here."""
 
 from collections.abc import Callable
 
 _renderers: list[Callable[[object], "str | None"]] = []
 
 
-def provide(renderer: Callable[[object], str | None]) -> None:
-    """Have a function return the HTML of objects, None for those that it does not know."""
+def register_renderer(renderer: Callable[[object], str | None]) -> None:
+    """Set the function that returns the HTML of an object, or None for objects that it cannot render."""
     _renderers[:] = [renderer]
 
 
 class InNotebooks:
-    """An object that a notebook shows as HTML, once a renderer is provided."""
+    """An object that a notebook shows as HTML once a renderer is registered."""
 
     __slots__ = ()
 

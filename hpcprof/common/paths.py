@@ -7,7 +7,7 @@ from pathlib import Path
 _PACKAGE = Path(__file__).parents[1]
 
 
-def packaged(name: str) -> Path:
+def packaged_folder(name: str) -> Path:
     """Return a folder that hpcprof ships, inside the package in a wheel and beside it in a checkout."""
     inside = _PACKAGE / name
     return inside if inside.is_dir() else _PACKAGE.parent / name
@@ -21,8 +21,8 @@ def is_folder(path: Path) -> bool:
         return False
 
 
-def time_written(path: Path) -> float:
-    """Return when a file was last written, in s since 1970 by its file system's clock; 0 without the file."""
+def modification_time(path: Path) -> float:
+    """Return the modification time of a file in s since 1970, by its file system's clock; 0 without file."""
     try:
         return path.stat().st_mtime
     except OSError:
@@ -30,7 +30,7 @@ def time_written(path: Path) -> float:
 
 
 def working_folder() -> Path:
-    """Return the working folder by the name that the shell has for it: links may lead elsewhere on nodes."""
+    """Return the working folder by the shell's name for it: its links may lead elsewhere on other nodes."""
     named = Path(os.environ.get("PWD", ""))
     with suppress(OSError):
         if named.is_absolute() and ".." not in named.parts and named.samefile(os.curdir):
@@ -38,8 +38,8 @@ def working_folder() -> Path:
     return Path.cwd()
 
 
-def from_root(path: Path) -> Path:
-    """Return a path from the root, without ``..``, in which names of links stay."""
+def absolute_path(path: Path) -> Path:
+    """Return an absolute path without ``..``; links in it are not resolved unless ``..`` requires it."""
     whole = path if path.is_absolute() else working_folder() / path
     plain = Path(os.path.normpath(whole))
     return plain if plain == whole or plain.resolve() == whole.resolve() else whole.resolve()

@@ -1,4 +1,4 @@
-"""Regular expressions of users and agents, in a time that grows with the texts and not beyond."""
+"""Regular expressions of users and agents, matched in linear time."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ def matches(pattern: str, texts: Sequence[str]) -> list[bool]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    # Without any text the expression would not be looked at.
+    # The empty text has even a call without texts check the expression.
     expression, *plain = (text.encode("utf-8", "replace").decode() for text in (pattern, "", *texts))
     try:
         hits: list[bool] = pc.match_substring_regex(pa.array(plain), expression).to_pylist()

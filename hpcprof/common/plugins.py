@@ -1,7 +1,6 @@
 """Find the analyses, causes, schedulers, profilers and readers that other packages add by entry points.
 
-Reading the metadata of all installed packages takes 30 ms, so it is done only for names that are not built
-in.
+Reading the metadata of all installed packages takes 30 ms, so only names that are not built in are looked up.
 """
 
 import sys
@@ -24,7 +23,7 @@ KERNEL_FAMILIES = "hpcprof.kernel_families"
 
 @cache
 def has_plugins(group: str) -> bool:
-    """Return whether an installed package names entry points of a group, without reading their metadata."""
+    """Return whether an installed package has entry points of a group, without reading all metadata."""
     header = f"[{group}]".encode()
     folders = [Path(folder) for folder in sys.path if folder and Path(folder).is_dir()]
     files = (file for folder in folders for file in folder.glob("*.dist-info/entry_points.txt"))

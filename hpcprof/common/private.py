@@ -1,11 +1,11 @@
-"""Folders and files with command lines and environments: only their owner reads them, or the group too."""
+"""Private folders and files: they hold command lines and environments, for their owner or the group."""
 
 import os
 from pathlib import Path
 
 
 def make_private(folder: Path, group: bool = False, exist_ok: bool = True) -> None:
-    """Make a folder that only its owner, or also its ``group``, can open; an existing one stays as it is."""
+    """Make a folder that its owner alone, or also its ``group``, can open; an existing one is not changed."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     try:
         folder.mkdir(mode=0o700)
@@ -18,7 +18,7 @@ def make_private(folder: Path, group: bool = False, exist_ok: bool = True) -> No
 
 
 def private_mode(group: bool = False, script: bool = False) -> int:
-    """Return the mode of a file that its owner alone, or its ``group``, reads, and runs if it is a script."""
+    """Return the mode of a file for its owner alone, or also its ``group``; a ``script`` is executable."""
     mode = 0o640 if group else 0o600
     return mode | (mode & 0o444) >> 2 if script else mode
 

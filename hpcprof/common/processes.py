@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 
 NO_WORKING_FOLDER = "import sys; sys.path[:] = filter(None, sys.path); "
-"""Begin of a program for ``python -c`` that imports nothing from the working folder, perhaps anyone's."""
+"""Start of a program for ``python -c`` that imports nothing from the working folder, which may be unsafe."""
 
 
 @contextmanager
 def without_working_folder() -> Iterator[None]:
-    """Let Pythons that this process starts in the block import nothing from the working folder.
+    """Keep Python processes that are started in the block from importing from the working folder.
 
-    It needs Python 3.11. Those that `multiprocessing` starts take no program that could begin with
+    It needs Python 3.11. It serves the processes of `multiprocessing`, whose program cannot begin with
     `NO_WORKING_FOLDER`.
     """
     before = os.environ.get("PYTHONSAFEPATH")
@@ -136,15 +136,15 @@ def run_command(
     return Completed(tuple(command), process.returncode, stdout, stderr, seconds)
 
 
-_MOST_STDERR = 65_536
-"""The most bytes that are kept of what a piped command prints to standard error."""
+_MAX_STDERR_BYTES = 65_536
+"""Maximum bytes of standard error that are kept of a piped command."""
 
-_RESTORE_SECONDS, _RESTORE_TRIES = 2.0, 10
-"""For a command in a terminal, to leave that as it was."""
+_RESTORE_SECONDS, _RESTORE_SIGNALS = 2.0, 10
+"""Time in seconds in which a command may restore its terminal, and the signals that ask it to."""
 
 
 class Piped:
-    """A command that runs in the block of `piped`, then has its exit code and the begin of its stderr."""
+    """A command of `piped`: its pipes in the block, its exit code and the start of its stderr afterwards."""
 
     def __init__(self, process: "Popen[bytes]") -> None:
         assert process.stdin is not None and process.stdout is not None
@@ -156,9 +156,9 @@ class Piped:
 
 @contextmanager
 def piped(command: Sequence[str], *, timeout: float, in_terminal: bool = False) -> Iterator[Piped]:
-    """Run a command in the block, which reads and writes its pipes; at its end the command has ended.
+    """Run a command while the block reads and writes its pipes, and wait for its end after the block.
 
-    If the block raises, or the command exceeds the time limit in seconds (`CommandTimedOut`), it is killed.
+    The command is killed if the block raises, or the time limit in seconds is exceeded (`CommandTimedOut`).
     With ``in_terminal`` it keeps the caller's terminal, to ask for a password, and standard error.
     """
     import subprocess
@@ -174,18 +174,18 @@ def piped(command: Sequence[str], *, timeout: float, in_terminal: bool = False) 
     running, stderr, late = Piped(process), bytearray(), threading.Event()
 
     def listen() -> None:
-        # Without waiting for its end: a process that the command leaves behind may hold it open.
-        while process.stderr is not None and (part := os.read(process.stderr.fileno(), _MOST_STDERR)):
-            stderr.extend(part[: _MOST_STDERR - len(stderr)])
+        # Nobody waits for its end: a process that the command leaves behind may hold the pipe open.
+        while process.stderr is not None and (part := os.read(process.stderr.fileno(), _MAX_STDERR_BYTES)):
+            stderr.extend(part[: _MAX_STDERR_BYTES - len(stderr)])
 
     def kill() -> None:
         if in_terminal:
-            # To ask for a password, a program switches echo off; at this signal it restores the terminal. One
-            # that comes between the prompt and the reading is lost.
-            for _ in range(_RESTORE_TRIES):
+            # A program that asks for a password switches echo off, and restores the terminal at this signal.
+            # A signal between its prompt and its reading is lost.
+            for _ in range(_RESTORE_SIGNALS):
                 process.terminate()
                 with suppress(subprocess.TimeoutExpired):
-                    process.wait(_RESTORE_SECONDS / _RESTORE_TRIES)
+                    process.wait(_RESTORE_SECONDS / _RESTORE_SIGNALS)
         process.kill()
 
     def end() -> None:
@@ -219,7 +219,7 @@ def piped(command: Sequence[str], *, timeout: float, in_terminal: bool = False) 
 
 
 def _hold_interrupts() -> Callable[[], None]:
-    """Hold Ctrl-C back, which would lose the id of a process; the result lets it through again."""
+    """Defer Ctrl-C while a process starts, whose id would be lost; the result delivers it."""
     before = signal.getsignal(signal.SIGINT)
     if not callable(before) or threading.current_thread() is not threading.main_thread():
         return lambda: None

@@ -1,4 +1,4 @@
-"""Robust statistics, which single values far off hardly change."""
+"""Robust statistics, which outliers hardly change."""
 
 MAD_TO_DEVIATION = 1.4826
-"""Standard deviation of normal values over their median absolute deviation (Rousseeuw and Croux, 1993)."""
+"""Standard deviation of a normal distribution over its median absolute deviation (Rousseeuw, Croux 1993)."""

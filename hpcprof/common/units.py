@@ -1,13 +1,13 @@
-"""Numbers with units as people read them; inside hpcprof, times are int64 nanoseconds."""
+"""Format and parse numbers with units; inside hpcprof, times are int64 nanoseconds."""
 
 import re
 from collections.abc import Sequence
 
-from hpcprof.common.errors import WRITTEN_OUT, UsageError
+from hpcprof.common.errors import ESCAPED_CONTROLS, UsageError
 
 _TIME_UNITS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"))
 _RATE_UNITS = ((1e12, "TFLOP/s"), (1e9, "GFLOP/s"), (1e6, "MFLOP/s"), (1.0, "FLOP/s"))
-_ON_ONE_LINE = WRITTEN_OUT | {ord("\t"): "\\t", ord("\n"): "\\n"}
+_ON_ONE_LINE = ESCAPED_CONTROLS | {ord("\t"): "\\t", ord("\n"): "\\n"}
 _MEMORY = re.compile(r"(?P<number>0|[1-9]\d{0,8})(?P<unit>[KMGT])(I?B|I)?", re.IGNORECASE)
 _SIZE_UNITS = ((1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "kB"))
 
@@ -18,7 +18,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def listed(values: Sequence[str], most: int, between: str = ", ") -> str:
-    """Return the first of some values, and the number of the others: ``"a, b and 3 more"``."""
+    """Return the first ``most`` values and the number of the others: ``"a, b and 3 more"``."""
     omitted = len(values) - most
     return f"{between.join(values[:most])}{f' and {omitted:,} more' if omitted > 0 else ''}"
 
@@ -26,8 +26,8 @@ def listed(values: Sequence[str], most: int, between: str = ", ") -> str:
 def named_ranks(ranks: Sequence[int], most: int = 16) -> str:
     """Return ranks in words: ``"rank 3"``, ``"ranks 0, 1, 5"``.
 
-    More than ``most`` ranks are written as spans, at most as many: ``"ranks 0-4095"``, or with the number of
-    ranks that are left out ``"ranks 0-6, 9 and 7 more"``.
+    More than ``most`` ranks are written as at most that many spans, ``"ranks 0-4095"``; omitted ranks are
+    counted, ``"ranks 0-6, 9 and 7 more"``.
     """
     if len(ranks) <= most:
         return f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(map(str, ranks))}"
@@ -43,7 +43,7 @@ def named_ranks(ranks: Sequence[int], most: int = 16) -> str:
 
 
 def parse_ns(text: str) -> int | None:
-    """Return the nanoseconds of a time such as ``24.5ms``; None if it is something else."""
+    """Return the nanoseconds of a time such as ``24.5ms``; None for any other text."""
     units = {unit: size for size, unit in _TIME_UNITS} | {"us": 1_000, "ns": 1}
     fields = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*(s|ms|us|µs|ns)", text.strip())
     return None if fields is None else round(float(fields[1]) * units[fields[2]])
@@ -60,7 +60,7 @@ def signed_ns(nanoseconds: float) -> str:
 
 
 def time_unit(largest_ns: float) -> tuple[int, str]:
-    """Return the unit of times up to ``largest_ns``: its nanoseconds and its name, ``(1000000, "ms")``."""
+    """Return the unit for times up to ``largest_ns``: its nanoseconds and its name, ``(1000000, "ms")``."""
     return next((unit for unit in _TIME_UNITS if abs(largest_ns) >= unit[0]), (1, "ns"))
 
 
@@ -72,7 +72,7 @@ def format_bytes(size: float) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """Return a time that people wait for: ``"0.4 s"``, ``"45 s"``, ``"3 min 10 s"``, ``"2 h 5 min"``."""
+    """Return a duration of a job or command: ``"0.4 s"``, ``"45 s"``, ``"3 min 10 s"``, ``"2 h 5 min"``."""
     if 1e-4 <= seconds <= 0.5:
         return f"{seconds:.1g} s"
     minutes, remainder = divmod(round(seconds), 60)
@@ -88,7 +88,7 @@ def _scale_unit(value: float, units: tuple[tuple[int, str], ...], smallest: str)
 
 
 def visible(text: str) -> str:
-    """Return a text with its control characters escaped: a name in a profile may not steer a terminal."""
+    """Return a text on one line, with its control characters escaped: no name may steer a terminal."""
     return text.translate(_ON_ONE_LINE)
 
 
@@ -117,7 +117,7 @@ def _digits(value: float) -> str:
 
 
 def parse_memory(text: str, option: str = "--mem") -> str:
-    """Return memory with its unit K, M, G or T (of 1024); schedulers read bare numbers differently."""
+    """Return memory with its unit K, M, G or T (of 1024): schedulers differ in the unit of bare numbers."""
     match = _MEMORY.fullmatch("0M" if text == "0" else text)
     if match is None:
         raise UsageError(f"{option} {text}: write a whole number with K, M, G or T, as in 64G.")

@@ -9,8 +9,8 @@ import yaml
 from hpcprof.common.decode import read_file
 from hpcprof.common.errors import UsageError
 
-_MOST_BYTES, _MOST_VALUES, _MOST_LEVELS = 1_000_000, 100_000, 100
-"""Maximum bytes of a file, its values (each repeated by an alias counts), and its levels of nesting."""
+_MAX_FILE_BYTES, _MAX_VALUES, _MAX_LEVELS = 1_000_000, 100_000, 100
+"""Maximum bytes of a file, of its values with its aliases replaced, and of its levels of nesting."""
 
 _TAG = "tag:yaml.org,2002:"
 _NUMBERS = frozenset(_TAG + kind for kind in ("int", "float", "timestamp"))
@@ -23,7 +23,7 @@ class _Loader(_FASTEST_LOADER):  # type: ignore[misc]
     """A safe loader that rejects duplicate keys, as the YAML standard requires, and keeps times as texts."""
 
     def resolve(self, kind: type[yaml.Node], value: str, implicit: tuple[bool, bool]) -> str:
-        """Return the tag of a node; YAML 1.1 reads 1:30:00 as the number 5400."""
+        """Return the tag of a node, text for times: YAML 1.1 reads 1:30:00 as the number 5400."""
         tag: str = super().resolve(kind, value, implicit)
         return _TAG + "str" if kind is yaml.ScalarNode and tag in _NUMBERS and ":" in value else tag
 
@@ -45,27 +45,27 @@ def read_document(path: Path) -> Any:
 
 
 def _checked_node(loader: Any, path: Path) -> Any:
-    """Return the document of a file that is small once its aliases are replaced; None if it is empty."""
-    text = read_file(path, _MOST_BYTES).decode("utf-8")
+    """Parse a file and check its size with aliases replaced; None if the file is empty."""
+    text = read_file(path, _MAX_FILE_BYTES).decode("utf-8")
     sizes: dict[str | None, int] = {}
-    begun: list[tuple[str | None, int]] = []
+    open_nodes: list[tuple[str | None, int]] = []
     count, problem = 0, ""
     event: Any
     for event in yaml.parse(text, loader):
         if isinstance(event, yaml.AliasEvent):
             count += sizes.get(event.anchor, 1)
-            if any(event.anchor == anchor for anchor, _ in begun):
+            if any(event.anchor == anchor for anchor, _ in open_nodes):
                 problem = f"the value {event.anchor!r} contains itself"
         elif isinstance(event, yaml.NodeEvent):
             count += 1
-            begun.append((event.anchor, count))
+            open_nodes.append((event.anchor, count))
         if isinstance(event, yaml.ScalarEvent) and event.tag == f"{_TAG}int" and len(event.value) > 18:
-            problem = "a number has more than 18 digits"  # 1:1:1… has a digit for each two letters
+            problem = "a number has more than 18 digits"  # 1:1:1… counts in base 60
         if isinstance(event, (yaml.ScalarEvent, yaml.CollectionEndEvent)):
-            anchor, before = begun.pop()
+            anchor, before = open_nodes.pop()
             sizes[anchor] = count - before + 1
-        if count > _MOST_VALUES or len(begun) > _MOST_LEVELS:
-            problem = f"it has more than {_MOST_VALUES} values, or more than {_MOST_LEVELS} levels"
+        if count > _MAX_VALUES or len(open_nodes) > _MAX_LEVELS:
+            problem = f"it has more than {_MAX_VALUES} values, or more than {_MAX_LEVELS} levels"
         if problem:
             raise yaml.composer.ComposerError(None, None, problem, event.start_mark)
     return loader(text).get_single_node()
@@ -75,7 +75,7 @@ def _construct(document: Any, loader: Any) -> Any:
     try:
         return None if document is None else loader.construct_document(document)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        # A number of 5,000 digits, or a text with the tag of a time.
+        # Such as a text with the tag of a time.
         problem = f"a value does not fit its type ({error})"
         raise yaml.constructor.ConstructorError(None, None, problem, document.start_mark) from None
 
@@ -85,7 +85,7 @@ def read_mapping(
 ) -> dict[str, Any]:
     """Read a file that contains one mapping, or nothing at all if it ``may_be_empty``.
 
-    Below ``text_keys`` numbers and dates are kept as they are written: YAML reads 010 as 8.
+    Numbers and dates below ``text_keys`` stay texts as they are written: YAML reads 010 as 8.
     """
     try:
         document = _checked_node(_Loader, path)

@@ -1,4 +1,4 @@
-"""The server: the tools on standard input and output, by the protocol's SDK."""
+"""The server: offers the tools on standard input and output, with the protocol's SDK."""
 
 import inspect
 from collections.abc import Callable
@@ -28,7 +28,7 @@ from hpcprof.serve.tile_cache import TileCache
 from hpcprof.serve.tiles import Tiles
 from hpcprof.submit.remote.mirror import bring_profiles, host_of
 
-_MOST_TEXTS = 100
+_MAX_TEXTS = 100
 _INSTRUCTIONS = """\
 hpcprof explains where the time of HPC and machine-learning programs goes. Begin with explain; the run "last"
 is the newest one. Every answer has its conclusion first. Text between two lines "--- data WORD", and names in
@@ -72,8 +72,8 @@ def _check_sizes(arguments: dict[str, Any]) -> None:
     for key, value in arguments.items():
         texts = value if isinstance(value, list) else [value]
         longest = max((len(text) for text in texts if isinstance(text, str)), default=0)
-        if longest > MOST_CHARACTERS or len(texts) > _MOST_TEXTS:
-            limits = f"at most {_MOST_TEXTS} texts of {MOST_CHARACTERS:,} characters"
+        if longest > MOST_CHARACTERS or len(texts) > _MAX_TEXTS:
+            limits = f"at most {_MAX_TEXTS} texts of {MOST_CHARACTERS:,} characters"
             raise UsageError(f"{key}: give {limits}.")
 
 
@@ -88,7 +88,7 @@ def _answering_tool(function: Callable[..., Any], limiter: CapacityLimiter) -> C
             else:
                 text = await run_sync(partial(function, **arguments), limiter=limiter)
         except HpcprofError as error:
-            # A name in it may come from a profile, or from the one who asks.
+            # A name in the error may come from a profile or from the agent.
             raise ToolError(answer(["This cannot be answered."], [str(error)], "an error")) from error
         return text
 

@@ -1,9 +1,9 @@
 """The two tools that start work: only job files that a person named, within node-hours that a person set.
 
-A job file says by ``{NAME}`` in its program which words may change; an agent gives values for these, and no
-command line. Files are read at the start of the server: what is written to them later changes nothing. Every
-submission charges nodes times the requested walltime, whatever the job uses of it. The time charged is kept
-beside the runs, and counts after a restart too.
+A word ``{NAME}`` in the program of a job file is a parameter. An agent gives values for parameters, but no
+command line. The server reads the files when it starts, so later changes to them have no effect. A submission
+is charged nodes times the requested walltime, however long the job runs. The ledger of charges lies beside
+the runs, so that they count after a restart too.
 """
 
 import fcntl
@@ -24,7 +24,7 @@ from hpcprof.common.decode import from_json, read_file
 from hpcprof.common.errors import HpcprofError, UsageError, unknown, writing
 from hpcprof.common.masking import masked_command
 from hpcprof.common.units import counted
-from hpcprof.mcp.answers import answer, name
+from hpcprof.mcp.answers import answer, mark_name
 from hpcprof.runs.directory import Run, find_run
 from hpcprof.runs.job import Job
 from hpcprof.submit.jobs.job import JobSpec
@@ -39,16 +39,16 @@ from hpcprof.submit.sites.model import Site
 from hpcprof.submit.submission import submit
 
 LEDGER = "agent-node-hours.jsonl"
-"""The file among the runs that has a line for each submission of an agent."""
+"""File in the folder of runs with a line for each submission of an agent."""
 
-_PLACE = re.compile(r"\{([A-Za-z_]\w*)\}")
-_VALUE = re.compile(r"[\w.,:+=@%/ -]{1,200}")
+_PARAMETER = re.compile(r"\{([A-Za-z_]\w*)\}")
+_PARAMETER_VALUE = re.compile(r"[\w.,:+=@%/ -]{1,200}")
 _SCRIPT_LINES = 60
-_MOST_STEPS = 20
+_MAX_CAPTURE_STEPS = 20
 
 
 class Charge(msgspec.Struct, frozen=True):
-    """A submission: the run, its job file, and the node-hours that it may use at most."""
+    """A submission: the run, its job file, and the maximum node-hours that it can use."""
 
     run: str
     job_file: str
@@ -57,14 +57,14 @@ class Charge(msgspec.Struct, frozen=True):
 
 
 class Budget:
-    """The most ``node_hours`` that all submissions in the ledger may request, over all servers."""
+    """Maximum ``node_hours`` that all submissions in the ledger may request together, from all servers."""
 
     def __init__(self, node_hours: float, runs_dir: Path) -> None:
         self.node_hours = node_hours
         self._path = runs_dir / LEDGER
 
     def spent(self) -> float:
-        """Return the requested node hours so far; nothing may be submitted if the ledger cannot be read."""
+        """Return the node-hours requested so far; raise HpcprofError if the ledger cannot be read."""
         return sum(charge.node_hours for charge in self.charges())
 
     def charges(self) -> list[Charge]:
@@ -88,23 +88,23 @@ class Budget:
 
     @contextmanager
     def charging(self, job_file: str, node_hours: float) -> Iterator[list[Run]]:
-        """Charge a submission that the block makes; it puts the run into the list.
+        """Charge a submission that the block makes and whose run it adds to the list.
 
-        The charge is written before: a server that is killed in the block has charged. It is taken back if
-        nothing was handed over; a scheduler that did not answer may have the job.
+        The charge is written first, so that it counts even if the server is killed in the block. It is
+        removed if no job was submitted; a scheduler that did not answer may have the job.
         """
         with self._locked() as file:
             self.check(node_hours)
             size = file.seek(0, os.SEEK_END)
             self._write(file, Charge("?", job_file, node_hours, _now_text()))
-            made: list[Run] = []
+            submitted_runs: list[Run] = []
             try:
-                yield made
+                yield submitted_runs
             except (UsageError, Refused):
                 file.truncate(size)
                 raise
             file.truncate(size)
-            self._write(file, Charge(made[0].id, job_file, node_hours, _now_text()))
+            self._write(file, Charge(submitted_runs[0].id, job_file, node_hours, _now_text()))
 
     @contextmanager
     def _locked(self) -> Iterator[IO[bytes]]:
@@ -126,7 +126,7 @@ def _now_text() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
-class _Prepared(msgspec.Struct, frozen=True):
+class _PreparedJob(msgspec.Struct, frozen=True):
     job_file: str
     spec: JobSpec
     site: Site
@@ -139,7 +139,7 @@ class _Prepared(msgspec.Struct, frozen=True):
 
 
 class Submitting:
-    """Submits the job files that a person allows."""
+    """Submits the job files that a person has allowed."""
 
     def __init__(self, job_files: Sequence[Path], budget: Budget, runs_dir: Path) -> None:
         self._budget, self._runs_dir = budget, runs_dir
@@ -168,9 +168,11 @@ class Submitting:
             draft = draft_directory(prepared.site, self._runs_dir)
             typed = ["hpcprof", "mcp"]
             texts = render_masked(prepared.site, job, draft, typed, template=prepared.spec.template)
-            head = f"Dry run of {name(job_file)}: {extent}, {cost} are left. To submit it: confirm={token}"
+            head = (
+                f"Dry run of {mark_name(job_file)}: {extent}, {cost} are left. To submit it: confirm={token}"
+            )
             script = texts[JOB_SCRIPT].splitlines()
-            # The program comes last in the script: it must not be what is cut.
+            # The program, which comes last in the script, must not be cut off.
             lines = [f"Program: {masked_command(job.words)}", *script[:_SCRIPT_LINES]]
             return answer(
                 [head], lines, "the script of the job", [f"The script has {len(script)} lines in all."]
@@ -179,11 +181,14 @@ class Submitting:
             raise UsageError(
                 "confirm does not match this job, its parameters and this server: make a dry run first."
             )
-        with self._budget.charging(prepared.job_file, prepared.node_hours) as made:
+        with self._budget.charging(prepared.job_file, prepared.node_hours) as submitted_runs:
             command_line = ["hpcprof", "submit", *prepared.spec.to_arguments()]
-            made.append(submit(prepared.site, job, self._runs_dir, command_line, prepared.spec.template))
+            submitted_runs.append(
+                submit(prepared.site, job, self._runs_dir, command_line, prepared.spec.template)
+            )
+        run = submitted_runs[0]
         return answer(
-            [f"Submitted {made[0].id}: {extent}, {cost} were left. Follow it with find_runs and log_excerpt."]
+            [f"Submitted {run.id}: {extent}, {cost} were left. Follow it with find_runs and log_excerpt."]
         )
 
     def capture(self, run: str, steps: int = 5) -> str:
@@ -194,31 +199,31 @@ class Submitting:
         charged = None if "/" in run else find_run(run, self._runs_dir)
         if charged is None or charged.id not in {charge.run for charge in self._budget.charges()}:
             raise UsageError(f"{run!r} was not submitted by an agent, so agents cannot capture it.")
-        if not 0 < steps <= _MOST_STEPS:
-            raise UsageError(f"steps {steps}: give a number from 1 to {_MOST_STEPS}.")
+        if not 0 < steps <= _MAX_CAPTURE_STEPS:
+            raise UsageError(f"steps {steps}: give a number from 1 to {_MAX_CAPTURE_STEPS}.")
         request, ranks_recording = request_capture(charged, steps)
         last = request.first + request.steps - 1
         ranks = counted(len(ranks_recording), "rank")
-        return answer([f"{name(charged.id)} records steps {request.first} to {last} on {ranks}."])
+        return answer([f"{mark_name(charged.id)} records steps {request.first} to {last} on {ranks}."])
 
-    def _prepare(self, job_file: str, parameters: dict[str, str]) -> _Prepared:
+    def _prepare(self, job_file: str, parameters: dict[str, str]) -> _PreparedJob:
         spec = self._specs.get(job_file)
         if spec is None:
             raise unknown("job file", job_file, self._specs)
-        declared = {place for word in spec.program for place in _PLACE.findall(word)}
+        declared = {name for word in spec.program for name in _PARAMETER.findall(word)}
         if declared != parameters.keys():
             names = ", ".join(sorted(parameters)) or "none"
             wanted = ", ".join(sorted(declared)) or "none"
             raise UsageError(f"{job_file} has the parameters {wanted}; given: {names}.")
         for key, value in parameters.items():
-            if not _VALUE.fullmatch(value) or value.startswith("-"):
+            if not _PARAMETER_VALUE.fullmatch(value) or value.startswith("-"):
                 raise UsageError(
                     f"{key} = {value!r}: use letters, digits, spaces and _ . , : + = @ % / -, no - first."
                 )
-        program = tuple(_PLACE.sub(lambda place: parameters[place[1]], word) for word in spec.program)
+        program = tuple(_PARAMETER.sub(lambda match: parameters[match[1]], word) for word in spec.program)
         spec = replace(spec, program=program)
-        return _Prepared(job_file, spec, *resolve(spec))
+        return _PreparedJob(job_file, spec, *resolve(spec))
 
-    def _token(self, prepared: _Prepared) -> str:
+    def _token(self, prepared: _PreparedJob) -> str:
         content = msgspec.json.encode([prepared.job, prepared.site])
         return hmac.new(self._secret, content, "sha256").hexdigest()[:16]

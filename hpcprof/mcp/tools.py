@@ -11,9 +11,9 @@ from rich.console import Console, RenderableType
 from hpcprof.common.decode import last_lines
 from hpcprof.common.errors import HpcprofError, UsageError, unknown
 from hpcprof.common.masking import masked
-from hpcprof.common.paths import packaged
+from hpcprof.common.paths import packaged_folder
 from hpcprof.common.units import counted, format_ns, named_ranks
-from hpcprof.mcp.answers import answer, mark_text, name
+from hpcprof.mcp.answers import MAX_ANSWER_BYTES, answer, mark_name, mark_text
 from hpcprof.report.explanation import explanation_text, predicted, saved
 from hpcprof.results.collect.run_names import command_line, find_known_run, typed_run
 from hpcprof.results.store.store import Store
@@ -23,10 +23,10 @@ from hpcprof.serve.sql import MOST_ROWS, SECONDS, SqlDesk
 from hpcprof.submit.remote.mirror import refresh
 
 _WIDTH = 110
-_MOST_RUNS = 50
-_MOST_LOG_BYTES = 4 << 20
-_CONTEXT_LINES = 5
-_MOST_HISTORY = 25
+_MAX_LISTED_RUNS = 50
+_MAX_LOG_BYTES = 4 << 20
+_CONTEXT_LINES, _MAX_WHOLE_GUIDE = 5, 7_000
+_MAX_HISTORY_ROWS = 25
 
 _EVENTS_AROUND_SQL = """\
 WITH place AS ({place}),
@@ -49,7 +49,7 @@ GROUP BY p.start_ns, p.end_ns, kind, name ORDER BY max(f.end_ns - f.start_ns) DE
 class Tools:
     """The questions on the runs of a folder and their results.
 
-    ``collect`` is called with a run that has profiles of which none has been collected.
+    ``collect`` is called with each run whose profiles have not been collected.
     """
 
     def __init__(
@@ -72,14 +72,14 @@ class Tools:
         listing = self._catalogue.listing()
         chosen = listing.chosen(Filters(search=search, program=program, state=state, since=since))
         lines = ["run | state | program | ranks | profiler | time per step | collected | submitted"]
-        for listed_run in chosen[:_MOST_RUNS]:
+        for listed_run in chosen[:_MAX_LISTED_RUNS]:
             row = listed_run.listed
             step = format_ns(row.step_ns) if row.step_ns else "-"
             when = f"{listed_run.when:%Y-%m-%d %H:%M}" if listed_run.when else "-"
             description = (row.run, row.state, listed_run.program, row.ranks, row.profiler)
             values = (*description, step, row.collected.value, when)
             lines.append(" | ".join("-" if value in (None, "") else str(value) for value in values))
-        count = min(len(chosen), _MOST_RUNS)
+        count = min(len(chosen), _MAX_LISTED_RUNS)
         all_runs = counted(len(listing.runs), "run")
         head = f"{len(chosen)} of {all_runs} match; {count} are listed, the newest first."
         return answer(
@@ -102,13 +102,13 @@ class Tools:
         takes = "no step was found"
         if priced := step.priced_ns:
             recorded = step.recorded_elapsed_ns or priced
-            other = (
+            priced_clause = (
                 f"; savings are of {format_ns(priced)}" if format_ns(priced) != format_ns(recorded) else ""
             )
-            takes = f"a step takes {format_ns(recorded)} ({steps}{other})"
-        head = [f"{name(collected.id)}: {takes}; {counted(len(findings), 'finding')}."]
+            takes = f"a step takes {format_ns(recorded)} ({steps}{priced_clause})"
+        head = [f"{mark_name(collected.id)}: {takes}; {counted(len(findings), 'finding')}."]
         for number, finding in enumerate(findings, 1):
-            place = f" in {name(finding.where)}" if finding.where else ""
+            place = f" in {mark_name(finding.where)}" if finding.where else ""
             ranks = f" on {named_ranks(finding.ranks, 8)}" if finding.ranks else ""
             cost = saved(finding, explanation)
             head.append(f"{number}. {finding.cause}{place}{ranks}: {cost}; {finding.confidence} confidence.")
@@ -186,7 +186,7 @@ class Tools:
         rows = [" | ".join(values) for values in zip(*columns.values(), strict=True)]
         changed = sum(point.change_probability is not None for point in trend.points)
         head = f"{counted(len(trend.points), 'run')}, {counted(changed, 'change')} of the level of {metric}."
-        lines = [*sentences, " | ".join(columns), *reversed(rows[-_MOST_HISTORY:])]
+        lines = [*sentences, " | ".join(columns), *reversed(rows[-_MAX_HISTORY_ROWS:])]
         words = ["--program", program] if program else []
         pointers = [f"All: {self._typed_command('history', *words, '--metric', metric)}"]
         return answer([head], lines, "names of runs, the newest first", pointers)
@@ -200,8 +200,8 @@ class Tools:
         """
         named = self._collect_run(run) if events else self._find_run(run)
         reply = await self._desk.ask(sql, [named] if events else None)
-        results = f"results of all runs; run_id of {name(run)}: {name(named.id)}"
-        origin = f"events of {name(named.id)}" if events else results
+        results = f"results of all runs; run_id of {mark_name(run)}: {mark_name(named.id)}"
+        origin = f"events of {mark_name(named.id)}" if events else results
         more = f" (of more: the limit is {MOST_ROWS:,})" if reply.truncated else ""
         head = [f"{counted(len(reply.rows), 'row')}{more} from the {origin}."]
         rows = (" | ".join(map(_value, row)) for row in reply.rows)
@@ -224,7 +224,7 @@ class Tools:
         if range_name:
             quoted = range_name.replace("'", "''")
             place = f"SELECT start_ns, end_ns FROM ranges WHERE rank = {rank:d} AND name = '{quoted}'"
-            where = f"the longest {name(range_name)}"
+            where = f"the longest {mark_name(range_name)}"
         elif step is not None:
             place += f" AND step = {step:d}"
         place += " ORDER BY end_ns - start_ns DESC LIMIT 1"
@@ -233,7 +233,7 @@ class Tools:
             raise HpcprofError(f"rank {rank} of {collected.id} has no {where.removeprefix('the longest ')}.")
         start, end = reply.rows[0][-2:]
         window_ns = f"{format_ns(end - start)}, {start} to {end} ns"
-        head = f"{name(collected.id)}, rank {rank}, {where}: {window_ns}; times in ms."
+        head = f"{mark_name(collected.id)}, rank {rank}, {where}: {window_ns}; times in ms."
         lines = [" | ".join(reply.columns[:-2]), *(" | ".join(map(_value, row[:-2])) for row in reply.rows)]
         pointers = [
             "Names may nest, so times do not add up. More: the tool query with events=true and this window."
@@ -250,13 +250,13 @@ class Tools:
         named = self._find_run(run)
         excerpt = refresh(named)
         files = log_files(named, rank)
-        each = max(1, min(lines, 400) // len(files))
+        lines_per_file = max(1, min(lines, 400) // len(files))
         for path in files:
-            text, _ = last_lines(path, _MOST_LOG_BYTES)
+            text, _ = last_lines(path, _MAX_LOG_BYTES)
             picked = [*_matching_lines(text, search)] if search else [*enumerate(text, 1)]
-            excerpt.append(f"==> {path.name}: {len(text)} lines, {min(each, len(picked))} shown")
-            excerpt += [f"{number}: {masked(line)}" for number, line in picked[-each:]]
-        head = [f"Output of {name(named.id)}: {', '.join(path.name for path in files)}."]
+            excerpt.append(f"==> {path.name}: {len(text)} lines, {min(lines_per_file, len(picked))} shown")
+            excerpt += [f"{number}: {masked(line)}" for number, line in picked[-lines_per_file:]]
+        head = [f"Output of {mark_name(named.id)}: {', '.join(path.name for path in files)}."]
         words = [typed_name(named.path), *(["--rank", str(rank)] if rank is not None else [])]
         return answer(head, excerpt, "the logs of the run", [f"All: {self._typed_command('logs', *words)}"])
 
@@ -286,11 +286,10 @@ class Tools:
                 raise unknown("section", heading, headings, f" of {wanted}")
             text = sections[1 + headings.index(heading)]
         pointer = f"Sections (how_to NAME#SECTION): {'; '.join(headings)}"
-        return (
-            answer(text.splitlines(), pointers=[pointer])
-            if len(text) < 7_000
-            else _long_answer(text, pointer)
-        )
+        if len(text) < _MAX_WHOLE_GUIDE:
+            return answer(text.splitlines(), pointers=[pointer])
+        size = MAX_ANSWER_BYTES - 100 - len(pointer.encode())
+        return f"{text.encode()[:size].decode('utf-8', 'ignore')}\n(cut)\n{pointer}"
 
     def _find_run(self, reference: str) -> Run:
         if "/" in reference or reference in ("", ".", ".."):
@@ -333,7 +332,7 @@ def _matching_lines(lines: Sequence[str], text: str) -> Iterator[tuple[int, str]
 
 
 def _guides() -> Path:
-    inside = packaged("how_to")
+    inside = packaged_folder("how_to")
     return inside if inside.is_dir() else inside.parent / "docs" / "how-to"
 
 
@@ -343,8 +342,3 @@ def _mentions(text: str, words: Sequence[str]) -> int:
 
 def _title(text: str) -> str:
     return text.partition("\n")[0].removeprefix("# ")
-
-
-def _long_answer(text: str, pointer: str) -> str:
-    size = 7_900 - len(pointer.encode())
-    return f"{text.encode()[:size].decode('utf-8', 'ignore')}\n(cut)\n{pointer}"

@@ -15,7 +15,7 @@ from hpcprof.profiles.losses import short_sentences
 from hpcprof.profiles.readers.declaration import ProfileContent
 from hpcprof.profiles.readers.discovery import content_of
 from hpcprof.profiles.readers.results import read_results
-from hpcprof.results.ask.explanation import as_of_now, explain, kept_explanation
+from hpcprof.results.ask.explanation import explain, kept_explanation, with_live_findings
 from hpcprof.results.ask.tables import RunTables
 from hpcprof.results.collect.executors.interface import Executor, serially
 from hpcprof.results.collect.run_names import command_line, typed_run
@@ -204,7 +204,7 @@ def _explanation(run: Run, store: Store, profiled: bool, unprofiled: bool) -> Ex
     if unprofiled:
         return explain(run, store)
     stored = kept_explanation(run, store) if profiled else None
-    return None if stored is None else as_of_now(stored, run, store)
+    return None if stored is None else with_live_findings(stored, run, store)
 
 
 def _missing_profile_reason(run: Run, store: Store) -> str:

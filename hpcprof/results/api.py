@@ -64,7 +64,7 @@ class Results(InNotebooks):
     @property
     def ranks(self) -> list[int]:
         """The ranks whose profiles have been collected."""
-        return sorted(self._collected())
+        return sorted(self._collected_ranks())
 
     def collect(self, step_range: str | None = None, program: str | None = None) -> Collected:
         """Read the profiles of the run into the store, as ``hpcprof collect`` does.
@@ -102,7 +102,7 @@ class Results(InNotebooks):
             If the run has not been collected.
         """
         analysis = find_analysis(name)
-        self._collected()
+        self._collected_ranks()
         return _frame(analysis, RunTables(self.run, self.store).table(name))
 
     def arrow(self, name: str) -> pyarrow.Table:
@@ -113,7 +113,7 @@ class Results(InNotebooks):
         from hpcprof.results.store.rank_tables import arrow_table
 
         analysis = find_analysis(name)
-        self._collected()
+        self._collected_ranks()
         return arrow_table(analysis.columns, RunTables(self.run, self.store).table(name).columns)
 
     def against(self, name: str, *runs: Results) -> pd.DataFrame:
@@ -157,7 +157,7 @@ class Results(InNotebooks):
             If the run has not been collected, or its timelines cannot be read.
         """
         if not is_unprofiled(self.run, self.store):
-            self._collected()
+            self._collected_ranks()
         return explain(self.run, self.store, step_ns=step_ns, as_recorded=as_recorded)
 
     def whatif(self, *changes: str) -> Prediction:
@@ -172,7 +172,7 @@ class Results(InNotebooks):
         HpcprofError
             If the run has not been collected, or its timelines cannot be read.
         """
-        self._collected()
+        self._collected_ranks()
         return what_if(self.run, self.store, changes)
 
     def predict(
@@ -207,7 +207,7 @@ class Results(InNotebooks):
         """
         from hpcprof.results.across.predictions import predict_runs
 
-        self._collected()
+        self._collected_ranks()
         runs = [self.run, *(result.run for result in others)]
         return predict_runs(runs, self.store, [ranks], scaling, keep_size=keep, site=site)[0]
 
@@ -227,13 +227,13 @@ class Results(InNotebooks):
         from hpcprof.analysis.predict.pipeline import predict_pipeline
         from hpcprof.results.across.predictions import run_operations
 
-        self._collected()
+        self._collected_ranks()
         operations = run_operations(self.run, self.store)
         return predict_pipeline(operations, stages, microbatches, schedule, chunks)
 
     def reasons(self, analysis: str | None = None) -> pd.DataFrame:
-        """Return why analyses, or the one named, lack rows or values; rank -1 is the run as a whole."""
-        self._collected()
+        """Return the reasons why analyses, or one of them, lack rows or values; rank -1 is the whole run."""
+        self._collected_ranks()
         tables = RunTables(self.run, self.store)
         names = [*tables] if analysis is None else [analysis]
         rows = [(rank, name, reason) for name in names for rank, reason in tables.table(name).reasons.items()]
@@ -241,8 +241,8 @@ class Results(InNotebooks):
         return frame
 
     def losses(self) -> pd.DataFrame:
-        """Return what the profiles lack: one row for each rank and kind, ``of`` is null if it is unknown."""
-        self._collected()
+        """Return the losses of the profiles, a row for each rank and kind; ``of`` is null if unknown."""
+        self._collected_ranks()
         rows = [
             (rank, loss.kind.value, loss.subject.value, loss.count, loss.of, loss.detail, loss.sentence)
             for rank, loss in self.store.losses(self.id)
@@ -271,7 +271,7 @@ class Results(InNotebooks):
 
         Raises HpcprofError if the run has not been collected.
         """
-        self._collected()
+        self._collected_ranks()
         return RunTimeline(self.run, self.store, height)
 
     def events(self, sql: str) -> pd.DataFrame:
@@ -291,7 +291,7 @@ class Results(InNotebooks):
         events = find_events([self.run], self.store)
         with asking(sql, events) as answer:
             columns = [*zip(*answer.rows, strict=True)] or [()] * len(answer.columns)
-        series = [pd.Series(values, dtype=_type_of(values)) for values in columns]
+        series = [pd.Series(values, dtype=_nullable_type(values)) for values in columns]
         frame: pd.DataFrame = pd.DataFrame(dict(zip(answer.columns, series, strict=True)))
         frame.attrs["missing"] = events.missing
         return frame
@@ -307,7 +307,7 @@ class Results(InNotebooks):
     def __repr__(self) -> str:
         return f"<hpcprof run {self.id}: {self.run.path}>"
 
-    def _collected(self) -> list[int]:
+    def _collected_ranks(self) -> list[int]:
         ranks = list(self.store.profiles(self.id)) if self.store.exists() else []
         if not ranks:
             if reason := why_unprofiled(self.run):
@@ -330,8 +330,8 @@ def located(runs_dir: str | os.PathLike[str] | None, db: str | None) -> tuple[Pa
     return runs, open_store(db, runs)
 
 
-def _type_of(values: Sequence[Value]) -> str | None:
-    """Return the type of a column that pandas does not find: whole numbers of which some are missing."""
+def _nullable_type(values: Sequence[Value]) -> str | None:
+    """Return the type for a column of whole numbers with missing values, which pandas cannot infer."""
     whole = all(value is None or isinstance(value, int) for value in values)
     return "Int64" if whole and None in values else None
 

@@ -16,9 +16,9 @@ import msgspec
 
 from hpcprof.common import __version__
 from hpcprof.common.atomic import write_atomically
-from hpcprof.common.decode import from_json, is_possible, parsed_count, read_file, read_text
+from hpcprof.common.decode import from_json, is_plausible_time, parse_count, read_file, read_text
 from hpcprof.common.errors import HpcprofError, UsageError, unknown
-from hpcprof.common.paths import from_root, time_written, working_folder
+from hpcprof.common.paths import absolute_path, modification_time, working_folder
 from hpcprof.common.private import make_private, private_mode
 from hpcprof.common.processes import CommandNotStarted, CommandTimedOut, run_command
 from hpcprof.runs.config import default_runs_dir, group_may_read
@@ -134,7 +134,7 @@ class Run:
     @property
     def attempt(self) -> int:
         """The number of the last start of the job, from 1: schedulers and users start jobs again."""
-        number = parsed_count(self.state_file("attempt") or "") or 1
+        number = parse_count(self.state_file("attempt") or "") or 1
         return number if number <= _MOST_ATTEMPTS else 1
 
     def outputs(self, attempt: int | None = None) -> Path:
@@ -161,13 +161,13 @@ class Run:
     def rank_notes(self, fact: str) -> dict[int, str]:
         """Return the texts of the files ``state/rankNNNNN.FACT`` by rank, in their order."""
         paths = sorted((self.path / "state").glob(f"rank*.{fact}"))
-        ranks = {path.name: parsed_count(path.stem.removeprefix("rank")) for path in paths}
+        ranks = {path.name: parse_count(path.stem.removeprefix("rank")) for path in paths}
         texts = {rank: self.state_file(name) for name, rank in ranks.items() if rank is not None}
         return {rank: text for rank, text in texts.items() if text is not None}
 
     def rank_exit_codes(self) -> dict[int, int]:
         """Return the exit codes by rank; a rank that was killed has none."""
-        codes = {rank: parsed_count(text) for rank, text in self.rank_notes("exit").items()}
+        codes = {rank: parse_count(text) for rank, text in self.rank_notes("exit").items()}
         return {rank: code for rank, code in codes.items() if code is not None}
 
 
@@ -178,8 +178,8 @@ def runs_directory(folder: Path | None = None) -> Path:
 
 def typed_name(path: Path) -> str:
     """Return how a user names a run or a sweep in a command: by its id, or by its path if it is elsewhere."""
-    path = from_root(path)
-    if path.parent == from_root(runs_directory()):
+    path = absolute_path(path)
+    if path.parent == absolute_path(runs_directory()):
         return path.name
     relative = os.path.relpath(path, working_folder())
     return shlex.quote(str(path) if relative.startswith("..") else relative)
@@ -210,7 +210,7 @@ def create(
     code: Path | None = None,
 ) -> Run:
     """Write a run's scripts and manifest, and the commit of the folder ``code``, into its directory."""
-    path = from_root(runs / run_id)
+    path = absolute_path(runs / run_id)
     try:
         for folder in FOLDERS:
             (path / folder).mkdir(parents=True, exist_ok=True)
@@ -260,13 +260,13 @@ def _sizes(folder: Path) -> dict[str, int]:
 
 def open_run(path: Path) -> Run:
     """Open a run directory, or adopt a folder of profiles, whose id is made from its path."""
-    path = from_root(path)
+    path = absolute_path(path)
     if not has_manifest(path):
         return Run(adopted_id(path.name, path), path)
     try:
         manifest = from_json(read_file(path / MANIFEST), Manifest)
         _ = manifest.site
-        if not is_possible(datetime.fromisoformat(manifest.created)):
+        if not is_plausible_time(datetime.fromisoformat(manifest.created)):
             raise ValueError(f"it has an impossible time, {manifest.created}")
         if not 0 < manifest.job.ranks <= MOST_RANKS:
             raise ValueError(f"it has {manifest.job.ranks} ranks")
@@ -504,7 +504,7 @@ def log_files(run: Run, rank: int | None = None) -> list[Path]:
 
 def _age(manifest: Path) -> tuple[str, float]:
     """Return a sort key: the time in the id, then the time when job.sh was written."""
-    return manifest.parent.name[:15], time_written(manifest.parent / "job.sh")
+    return manifest.parent.name[:15], modification_time(manifest.parent / "job.sh")
 
 
 def _git_state(directory: Path) -> GitState | None:

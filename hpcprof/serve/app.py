@@ -18,7 +18,7 @@ from starlette.types import ASGIApp
 
 from hpcprof.analysis.explain.explanation import Explanation
 from hpcprof.common.errors import HpcprofError, StoreError, UsageError
-from hpcprof.common.paths import packaged, user_cache
+from hpcprof.common.paths import packaged_folder, user_cache
 from hpcprof.profiles.timeline import Origin
 from hpcprof.results.store.store import open_store
 from hpcprof.serve import across_runs, annotations, api, pages
@@ -83,7 +83,7 @@ def pages_of(
 def page_templates() -> Environment:
     """Return the environment of the templates of pages."""
     templates = Environment(
-        loader=FileSystemLoader(packaged("templates")),
+        loader=FileSystemLoader(packaged_folder("templates")),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -13,7 +13,7 @@ from starlette.requests import ClientDisconnect, cookie_parser
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from hpcprof.common.decode import parsed_count
+from hpcprof.common.decode import parse_count
 
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 """The names by which a browser reaches this machine, or the end of a tunnel on its own."""
@@ -140,7 +140,7 @@ class Guard:
             return sentence(400, "host not allowed; add it with hpcprof serve --allow-host.")
         if len(scope.get("raw_path", b"")) + len(scope["query_string"]) > MOST_ADDRESS_BYTES:
             return sentence(414, f"the address exceeds {MOST_ADDRESS_BYTES:,} bytes.")
-        length = parsed_count(headers.get("content-length", "0"))
+        length = parse_count(headers.get("content-length", "0"))
         most = self._most_bytes(scope)
         if length is None or length > most:
             return sentence(413, f"the request exceeds {most:,} bytes.")

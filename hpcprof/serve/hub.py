@@ -38,8 +38,9 @@ from hpcprof.common.masking import masked
 from hpcprof.common.private import make_private
 from hpcprof.common.units import format_bytes, visible
 from hpcprof.profiles.event_folders import PUSHED
-from hpcprof.results.across.package import checksum, keep_package, unpacked
-from hpcprof.results.store.database import cause, public_address
+from hpcprof.results.across.package import keep_package, unpacked
+from hpcprof.results.collect.rank_task import sha256_of
+from hpcprof.results.store.database import error_line, public_address
 from hpcprof.results.store.store import Store, open_store
 from hpcprof.results.store.tables import PushedRow
 from hpcprof.serve.annotations import sent_annotation, sent_form
@@ -332,7 +333,7 @@ def _schema_of(db: str, project: str) -> str:
         with engine.begin() as connection:
             connection.execute(text(f'CREATE SCHEMA IF NOT EXISTS "{schema}"'))  # a checked name
     except SQLAlchemyError as error:
-        raise StoreError(f"{public_address(make_url(db))} cannot be used: {cause(error)}.") from None
+        raise StoreError(f"{public_address(make_url(db))} cannot be used: {error_line(error)}.") from None
     finally:
         engine.dispose()
     return _in_schema(db, schema)
@@ -460,7 +461,7 @@ class Uploads:
                 self._free.notify_all()
 
     def _keep(self, path: Path, digest: str, grant: Grant, room: int) -> str:
-        if checksum(path) != digest:
+        if sha256_of([path]) != digest:
             raise PushRefused(400, "the package arrived with another SHA-256: push it again.")
         now = datetime.now(timezone.utc).isoformat(timespec="seconds")
         try:

@@ -10,7 +10,7 @@ import msgspec
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import HpcprofError, UsageError, writing
 from hpcprof.common.logs import log_command
-from hpcprof.common.paths import from_root
+from hpcprof.common.paths import absolute_path
 from hpcprof.runs import directory as runs
 from hpcprof.runs.intent import note_intent, remove_intent
 from hpcprof.runs.job import Job
@@ -219,7 +219,7 @@ def submit_array(
                     )
                     for directory, job, text in zip(directories, jobs, texts, strict=True)
                 ]
-                path = from_root(sweep) / runs.ARRAY_SCRIPT
+                path = absolute_path(sweep) / runs.ARRAY_SCRIPT
                 with writing(path):
                     write_atomically(path, script)
                 if host is not None:

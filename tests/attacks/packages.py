@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from hpcprof.results.across.listing import ListedRun
-from hpcprof.results.across.package import Described
+from hpcprof.results.across.package import PackageDescription
 
 RUN = "pushed-1"
 Members = Iterable[tuple[str, bytes]]
@@ -21,7 +21,7 @@ Members = Iterable[tuple[str, bytes]]
 
 def described(**changes: Any) -> bytes:
     """Return ``run.json``, with other fields."""
-    made = json.loads(msgspec.json.encode(Described(ListedRun(run=RUN, state="completed"))))
+    made = json.loads(msgspec.json.encode(PackageDescription(ListedRun(run=RUN, state="completed"))))
     return json.dumps(made | {"listed": made["listed"] | changes}).encode()
 
 

@@ -65,6 +65,6 @@ def test_a_hub_that_never_ends_its_answer_is_left(begin: bytes, monkeypatch: pyt
         thread.start()
         hub = push.HubAddress("http", "127.0.0.1", listener.getsockname()[1], "t" * 20)
         with pytest.raises(HpcprofError, match=r"did not end its answer within 0\.5 s"):
-            push._ask(hub, "GET", "/")
+            push._request(hub, "GET", "/")
         thread.join(4)
         assert not thread.is_alive()

@@ -13,7 +13,7 @@ from hpcprof.profiles.timeline import Timeline
 from hpcprof.profiles.timeline_parquet import RankEvents
 from hpcprof.results.collect.kept_events import finish
 from hpcprof.results.store.database import store_url
-from hpcprof.results.store.rank_tables import RANK_TABLES
+from hpcprof.results.store.rank_tables import ANALYSES_WITH_EVENTS
 from hpcprof.results.store.store import RankResults, Store
 from hpcprof.results.store.tables import ProfileRow, RunRow
 from tests.data.many_ranks import write_program
@@ -32,7 +32,7 @@ def store_program(folder: Path, program: Program) -> tuple[Store, Simulation]:
         rank = profile.origin.rank
         assert rank is not None
         events = RankEvents(folder / EVENTS, RUN, rank, str(rank))
-        kept = {name: analyze_rank(one, profile, rank) for name, one in RANK_TABLES.items()}
+        kept = {name: analyze_rank(one, profile, rank) for name, one in ANALYSES_WITH_EVENTS.items()}
         finish(events, cast("Timeline", profile), kept, with_timeline=False)
         tables = {"step_times": analyze_rank(ANALYSES["step_times"], profile, rank)}
         host, utc = profile.origin.host, profile.origin.start_utc_ns

@@ -20,7 +20,7 @@ from sqlalchemy.engine import URL
 
 from hpcprof.common import __version__
 from hpcprof.common.errors import UsageError
-from hpcprof.common.paths import packaged
+from hpcprof.common.paths import packaged_folder
 from hpcprof.runs.directory import Manifest, Run, site_keys
 from hpcprof.runs.job import Job
 from hpcprof.submit.collect_job import CollectPlacement, make_collect_job
@@ -38,7 +38,7 @@ from tests.golden.causes import DOCUMENT, with_table
 from tests.jobs import make_job
 
 FOLDER = Path(__file__).parent
-SITES = sorted(path.stem for path in packaged("site_configs").glob("[!_]*.yaml"))
+SITES = sorted(path.stem for path in packaged_folder("site_configs").glob("[!_]*.yaml"))
 
 PYTHON = "/opt/hpcprof/bin/python"
 RUN_DIRECTORY = Path("/home/user/project/runs/20261121-143005-sequence-parallel-3fa9")
@@ -61,7 +61,7 @@ ARRAY_MEMBERS = 3
 
 def golden_text(name: str) -> str:
     """Return what the golden file of a site shall hold."""
-    site = load_site_file(packaged("site_configs") / f"{name}.yaml")
+    site = load_site_file(packaged_folder("site_configs") / f"{name}.yaml")
     shown: dict[str, str] = {}
     # That of JAX does not profile the workload, which uses PyTorch.
     sections = [_section(site, profiler, shown) for profiler in PROFILERS if profiler != JAX.name]

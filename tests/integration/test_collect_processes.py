@@ -195,8 +195,8 @@ def test_a_bar_shows_ranks_rate_and_remaining_time(
 def test_a_worker_that_is_ended_in_a_destructor_ends_without_a_word() -> None:
     program = (
         "import os, signal, time\n"
-        "from hpcprof.results.collect.executors.processes import _end\n"
-        "signal.signal(signal.SIGTERM, _end)\n"
+        "from hpcprof.results.collect.executors.processes import _end_worker\n"
+        "signal.signal(signal.SIGTERM, _end_worker)\n"
         "class Writer:\n"
         "    def __del__(self):\n"
         "        os.kill(os.getpid(), signal.SIGTERM)\n"

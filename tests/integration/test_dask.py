@@ -365,7 +365,7 @@ def test_results_that_went_with_their_worker_are_computed_again_by_another() -> 
 def test_a_cluster_without_workers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     import distributed
 
-    monkeypatch.setattr("hpcprof.results.collect.executors.dask._PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr("hpcprof.results.collect.executors.dask._MAX_SECONDS_WITHOUT_WORKER", 0.1)
     monkeypatch.setattr("hpcprof.results.collect.executors.dask._LOOK_SECONDS", 0.1)
     with distributed.LocalCluster(**{**ONE_THREAD, "n_workers": 0}) as own, own.get_client() as client:
         queued = iter([True] * 3)

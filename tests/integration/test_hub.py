@@ -37,7 +37,7 @@ from hpcprof.common.errors import StoreError, UsageError
 from hpcprof.profiles.event_folders import remove_shared_events
 from hpcprof.results.across import package as package_module
 from hpcprof.results.across.listing import list_runs
-from hpcprof.results.across.package import Package, described, unpacked, write_package
+from hpcprof.results.across.package import Package, describe, unpacked, write_package
 from hpcprof.results.ask.event_query import find_events
 from hpcprof.results.store.store import Store, open_store
 from hpcprof.runs.directory import Run
@@ -176,9 +176,9 @@ def package(collected: Path) -> bytes:
     (row,) = list_runs(collected / "runs", str(store.url.database))
     find_events([Run(row.run, collected / "profiles")], store)
     path = collected / "package.tar.gz"
-    write_package(path, row.run, described(row, HOSTILE), store)
+    write_package(path, row.run, describe(row, HOSTILE), store)
     again = collected / "again.tar.gz"
-    write_package(again, row.run, described(row, HOSTILE), store)
+    write_package(again, row.run, describe(row, HOSTILE), store)
     assert path.read_bytes() == again.read_bytes()
     return path.read_bytes()
 

@@ -18,7 +18,7 @@ import pytest
 
 from hpcprof.common.errors import SchedulerError
 from hpcprof.mcp import submitting
-from hpcprof.mcp.answers import MOST_BYTES
+from hpcprof.mcp.answers import MAX_ANSWER_BYTES
 from hpcprof.mcp.submitting import LEDGER, Budget, Submitting
 from hpcprof.results.across.listing import list_runs
 from hpcprof.submit.schedulers.command import Refused
@@ -70,7 +70,7 @@ async def _asked(server: Any, calls: Sequence[Call], failed: bool) -> list[str]:
             (content,) = result.content
             assert content.type == "text"
             texts.append(content.text)
-            assert len(content.text.encode()) <= MOST_BYTES
+            assert len(content.text.encode()) <= MAX_ANSWER_BYTES
             if bool(result.is_error) is not failed:
                 break
     assert len(texts) == len(calls) and bool(result.is_error) is failed, texts[-1]

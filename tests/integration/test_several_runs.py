@@ -27,7 +27,7 @@ from hpcprof.profiles.readers.discovery import read_profile
 from hpcprof.profiles.timeline import Timeline
 from hpcprof.profiles.timeline_parquet import RankEvents
 from hpcprof.results.collect.kept_events import finish, keep_timeline
-from hpcprof.results.store.rank_tables import RANK_TABLES
+from hpcprof.results.store.rank_tables import ANALYSES_WITH_EVENTS
 from hpcprof.workloads.schema import SCHEMA_VERSION, Correctness, RankResult, write
 from hpcprof.workloads.schema import summarize as statistics
 from tests.conftest import Hpcprof
@@ -279,7 +279,7 @@ def test_kernels_of_two_real_runs_are_compared(hpcprof: Hpcprof, tmp_path: Path)
     (found_b,) = json.loads(hpcprof("query", asked, "--format", "json").stdout)
     events = RankEvents(tmp_path / "runs/timeline", found_b["run_id"], 0, found_b["sha256"])
     keep_timeline(events, kept)
-    finish(events, kept, {name: Outcome({}) for name in RANK_TABLES})
+    finish(events, kept, {name: Outcome({}) for name in ANALYSES_WITH_EVENTS})
     profile.unlink()
     assert hpcprof(*command).stdout == done.stdout
     shutil.rmtree(tmp_path / "runs/timeline")

@@ -29,7 +29,7 @@ from hpcprof.profiles.timeline_parquet import RankEvents
 from hpcprof.results.ask.query import query as hpcprof_query
 from hpcprof.results.collect.kept_events import finish
 from hpcprof.results.store.analysis_table import WHOLE_RUN
-from hpcprof.results.store.rank_tables import RANK_TABLES
+from hpcprof.results.store.rank_tables import ANALYSES_WITH_EVENTS
 from hpcprof.results.store.store import RankResults, Store, open_store
 from hpcprof.results.store.tables import BaselineRow, ProfileRow, RunRow
 from tests.command_server import CommandServer
@@ -273,7 +273,7 @@ def test_the_collectives_of_ranks_come_back_by_rank_with_nulls_and_any_text(
         }
         columns["comm_id"] = ["c", None]
         columns["op"] = ["AllReduce", "half \ud800 and zero\0"]
-        tables = {name: Outcome({}) for name in RANK_TABLES} | {"rank_collectives": Outcome(columns)}
+        tables = {name: Outcome({}) for name in ANALYSES_WITH_EVENTS} | {"rank_collectives": Outcome(columns)}
         events = RankEvents(tmp_path, "run", rank, profile(rank).sha256)
         finish(events, timeline([]), tables, with_timeline=False)
     rows = store.table("run", "rank_collectives").rows
@@ -289,7 +289,7 @@ def test_the_collectives_of_ranks_come_back_by_rank_with_nulls_and_any_text(
 def test_rows_over_ranks_are_written_in_batches_that_keep_their_order(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hpcprof.results.store.store._BATCH", 2)
+    monkeypatch.setattr("hpcprof.results.store.store._BATCH_ROWS", 2)
     store = opened(database)
     store.put_profiles(RunRow(id="run", path="/run"), [RankResults(profile(), {})])
     names = [column.name for column in ANALYSES["steps"].columns]

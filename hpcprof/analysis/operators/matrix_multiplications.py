@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from hpcprof.common.decode import parsed, parsed_list
+from hpcprof.common.decode import lenient_json, lenient_json_list
 from hpcprof.profiles.gpu_peaks import peaks_of
 
 _FIRST_FACTOR = {
@@ -47,7 +47,7 @@ def flops(operator: str | None, dims: str | None, values: str | None = None) -> 
     if operator is not None and is_convolution(operator):
         return convolution_flops(operator, dims, values)
     first = _FIRST_FACTOR.get(operator or "")
-    shapes = parsed_list(dims)
+    shapes = lenient_json_list(dims)
     if first is None or len(shapes) < first + 2:
         return None
     left, right = shapes[first : first + 2]
@@ -63,7 +63,7 @@ def flops(operator: str | None, dims: str | None, values: str | None = None) -> 
 
 def costs(values: str | None) -> dict[str, float]:
     """Return the operations and the bytes of a call that the profile itself tells, by name."""
-    loads = parsed(values) if (values or "").startswith("{") else None
+    loads = lenient_json(values) if (values or "").startswith("{") else None
     return {key: float(value) for key, value in (loads or {}).items() if type(value) in (int, float)}
 
 
@@ -73,7 +73,7 @@ def peak_tflops(gpu: str, operator: str | None, types: str | None, kernels: Iter
     With ``float`` inputs the names of the kernels decide between TF32 and FP32.
     """
     first = 0 if is_convolution(operator) else _FIRST_FACTOR.get(operator or "")
-    written = parsed_list(types)
+    written = lenient_json_list(types)
     if first is None or len(written) < first + 2 or written[first] != written[first + 1]:
         return None
     precision = _TYPES.get(str(written[first]))
@@ -136,8 +136,10 @@ def convolution_flops(operator: str, dims: str | None, values: str | None) -> fl
     backward call has as many for each of the gradients of image and weight that it computes. It is None if
     the inputs are absent or impossible.
     """
-    texts = parsed_list(values)
-    inputs = _Inputs(parsed_list(dims), [parsed(t.lower()) if isinstance(t, str) else None for t in texts])
+    texts = lenient_json_list(values)
+    inputs = _Inputs(
+        lenient_json_list(dims), [lenient_json(t.lower()) if isinstance(t, str) else None for t in texts]
+    )
     if operator == _BACKWARD:
         mask = inputs.value(_OUTPUT_MASK)
         if not isinstance(mask, list) or len(mask) != 3:

@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from hpcprof.common.errors import DamagedInput, UsageError, damage_named, reading
+from hpcprof.common.errors import DamagedInput, UsageError, errors_as_damage, reading
 from hpcprof.common.paths import is_folder
 from hpcprof.common.plugins import READERS, load_plugin, plugin_names
 from hpcprof.profiles.input_bounds import MOST_THREADS, bounded, most_memory
@@ -148,7 +148,7 @@ def files_of(path: Path, part: ProfilePart | None = None) -> list[Path]:
         return [path]
     alone = None if part is None or part.merged else part
     itself = [] if is_folder(path) else [path]
-    with damage_named(path):
+    with errors_as_damage(path):
         return [*itself, *load(reader.other_files)(path, alone)]
 
 
@@ -176,7 +176,7 @@ def reading_profile(path: Path) -> Iterator[None]:
     except OSError:
         changed = 0
     try:
-        with bounded(path, _most_memory(path, changed)), damage_named(path):
+        with bounded(path, _most_memory(path, changed)), errors_as_damage(path):
             yield
     except DamagedInput:
         if kind := substitute_kind(path):
@@ -203,7 +203,7 @@ def file_to_read(path: Path) -> Path:
     reader = reader_of(path)
     if reader is None or path.suffix.lower() not in reader.reports:
         return path
-    with damage_named(path):
+    with errors_as_damage(path):
         return cast("Path", load(reader.convert)(path))
 
 

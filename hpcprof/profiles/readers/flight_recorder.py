@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from hpcprof.common.decode import open_regular, parsed_count
+from hpcprof.common.decode import open_regular, parse_count
 from hpcprof.common.errors import DamagedInput, reading
 from hpcprof.profiles.readers.plain_pickle import load_plain
 
@@ -207,7 +207,7 @@ def _groups(config: Any) -> tuple[dict[str, tuple[int, ...]], dict[str, str]]:
         ranks = value.get("ranks", [])
         texts = re.findall(r"\d{1,9}", ranks) if isinstance(ranks, str) else ranks
         if isinstance(texts, list) and texts and all(isinstance(text, (int, str)) for text in texts):
-            numbers = (parsed_count(str(rank)) for rank in texts)
+            numbers = (parse_count(str(rank)) for rank in texts)
             groups[name] = tuple(sorted({number for number in numbers if number is not None}))
         if description := str(value.get("desc", "")):
             descriptions[name] = description

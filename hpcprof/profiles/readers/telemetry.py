@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hpcprof.common.decode import parsed_count
+from hpcprof.common.decode import parse_count
 from hpcprof.node.telemetry import FOLDER, METRICS
 
 if TYPE_CHECKING:  # to look at the samples of a running job needs no numpy
@@ -77,7 +77,7 @@ class NodeTelemetry(msgspec.Struct, frozen=True, eq=False):
     def rank_of(self, device: str) -> int | None:
         """Return the rank that a device is, or that used it; None if it belongs to no rank, or to several."""
         for kind in ("rank", "gpu"):
-            number = parsed_count(device.removeprefix(kind))
+            number = parse_count(device.removeprefix(kind))
             if device.startswith(kind) and number is not None:
                 return number if kind == "rank" else self.rank_of_gpu(number)
         return None
@@ -234,7 +234,7 @@ def _parse_metric(name: str) -> tuple[str, str] | None:
 def _visible_gpus(devices: str, count: int) -> tuple[int, ...]:
     """Return the GPUs that a variable of the program names by number, unless it names all."""
     words = devices.split(",")
-    listed = tuple(number for number in map(parsed_count, words) if number is not None and number < count)
+    listed = tuple(number for number in map(parse_count, words) if number is not None and number < count)
     return listed if len(listed) == len(words) < count or count == 1 == len(listed) else ()
 
 

@@ -14,7 +14,7 @@ from markupsafe import Markup
 from hpcprof.analysis.explain.explanation import Explanation, Finding
 from hpcprof.common import __version__
 from hpcprof.common.errors import HpcprofError
-from hpcprof.common.paths import packaged
+from hpcprof.common.paths import packaged_folder
 from hpcprof.profiles.scrub.names import Names, hosts_and_users
 from hpcprof.report.contents import Contents
 from hpcprof.report.explanation import HIDDEN
@@ -136,7 +136,7 @@ def render_page(
 def page_environment(clean: "Clean | None") -> Environment:
     """Return the environment of pages' templates; it keeps those that are compiled."""
     return Environment(
-        loader=FileSystemLoader(packaged("templates")),
+        loader=FileSystemLoader(packaged_folder("templates")),
         autoescape=True,
         undefined=StrictUndefined,
         finalize=clean,

@@ -1,4 +1,4 @@
-"""Runs the analyses that span several runs, and finds those that may be compared."""
+"""Run the analyses that span several runs, and check that the runs are comparable."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -29,7 +29,7 @@ DIFFERENCES = (
     "idle_difference",
     "memory_difference",
 )
-"""The analyses that explain the difference between two sides."""
+"""Analyses that explain the difference between two sides."""
 
 
 def over_pair(analysis: Analysis, runs: Sequence[Run], against: Sequence[Run], store: Store) -> AnalysisTable:
@@ -40,8 +40,8 @@ def over_pair(analysis: Analysis, runs: Sequence[Run], against: Sequence[Run], s
     """
     if analysis.name == "compare":
         return compare_sides(runs, against, store)
-    outcome = analyze_across(analysis, *_two_sides(runs, against, store))
-    return _table(outcome, analysis, [*runs, *against], store)
+    outcome = analyze_across(analysis, *_data_of_sides(runs, against, store))
+    return _table_with_losses(outcome, analysis, [*runs, *against], store)
 
 
 def compare_sides(
@@ -63,7 +63,7 @@ def compare_sides(
     ranks, or both sides are the same runs, and HpcprofError as `over_pair`.
     """
     analysis = ACROSS_RUNS["compare"]
-    candidate, baseline = _two_sides(runs, against, store)
+    candidate, baseline = _data_of_sides(runs, against, store)
     if not force:
         sides = [*(("--a", run) for run in against), *(("--b", run) for run in runs)]
         words = [word for side, run in sides for word in (side, typed_run(run))]
@@ -75,7 +75,7 @@ def compare_sides(
         check_comparable([*baseline, *candidate], forced)
     before = [run_data(run, store) for run in earlier_runs(against, runs)]
     outcome = in_declared_columns(compare(candidate, baseline, before, margin_pct, gates), analysis)
-    return _table(outcome, analysis, [*runs, *against], store)
+    return _table_with_losses(outcome, analysis, [*runs, *against], store)
 
 
 def explain_difference(
@@ -83,7 +83,7 @@ def explain_difference(
 ) -> tuple[dict[str, AnalysisTable], list[Difference]]:
     """Run the analyses in `DIFFERENCES` over two sides of runs, and find the facts in which these differ."""
     analyses = [ACROSS_RUNS[name] for name in DIFFERENCES]
-    candidate, baseline = _two_sides(runs, against, store)
+    candidate, baseline = _data_of_sides(runs, against, store)
     tables = {
         item.name: AnalysisTable.from_outcome(analyze_across(item, candidate, baseline)) for item in analyses
     }
@@ -97,7 +97,7 @@ def slowdown_over_pair(
     # Other analyses do not need its imports.
     from hpcprof.analysis.slowdown.by_overlap import slowdown_pairs_and_by_overlap
 
-    outcomes = slowdown_pairs_and_by_overlap(*_two_sides(runs, against, store))
+    outcomes = slowdown_pairs_and_by_overlap(*_data_of_sides(runs, against, store))
     pairs, by_overlap = (
         AnalysisTable.from_outcome(in_declared_columns(outcome, ACROSS_RUNS[name]))
         for outcome, name in zip(outcomes, ("slowdown_pairs", "slowdown_by_overlap"), strict=True)
@@ -105,7 +105,7 @@ def slowdown_over_pair(
     return pairs, by_overlap
 
 
-def _two_sides(
+def _data_of_sides(
     runs: Sequence[Run], against: Sequence[Run], store: Store
 ) -> tuple[list[RunData], list[RunData]]:
     """Return the data of the two sides of a comparison; raise UsageError if a run is listed twice."""
@@ -114,11 +114,11 @@ def _two_sides(
         repeated = next((run_id for run_id in ids if ids.count(run_id) > 1), None)
         if repeated is not None:
             raise UsageError(f"{repeated} is listed twice on one side; repeats must be distinct runs.")
-        _check_contents(side, store)
-    return _inputs(runs, store), _inputs(against, store)
+        _refuse_copies(side, store)
+    return _comparable_data(runs, store), _comparable_data(against, store)
 
 
-def _check_contents(runs: Sequence[Run], store: Store) -> None:
+def _refuse_copies(runs: Sequence[Run], store: Store) -> None:
     run_by_content: dict[tuple[str, ...], Run] = {}
     for run in runs if store.exists() else ():
         content = tuple(sorted(profile.sha256 for profile in store.profiles(run.id).values()))
@@ -130,7 +130,7 @@ def _check_contents(runs: Sequence[Run], store: Store) -> None:
             )
 
 
-def _inputs(runs: Sequence[Run], store: Store) -> list[RunData]:
+def _comparable_data(runs: Sequence[Run], store: Store) -> list[RunData]:
     data_of_runs = []
     for run in runs:
         data = run_data(run, store)
@@ -146,11 +146,13 @@ def _inputs(runs: Sequence[Run], store: Store) -> list[RunData]:
 def over_store(analysis: Analysis, runs: Sequence[Run], store: Store) -> AnalysisTable:
     """Run a store analysis over all runs given; runs without data are left out."""
     outcome = analyze_across(analysis, [run_data(run, store) for run in runs])
-    return _table(outcome, analysis, runs, store)
+    return _table_with_losses(outcome, analysis, runs, store)
 
 
-def _table(outcome: Outcome, analysis: Analysis, runs: Sequence[Run], store: Store) -> AnalysisTable:
-    """Return an outcome over some runs as a table, with what their profiles lack."""
+def _table_with_losses(
+    outcome: Outcome, analysis: Analysis, runs: Sequence[Run], store: Store
+) -> AnalysisTable:
+    """Return an outcome over some runs as a table, with the losses of their profiles."""
     ids = dict.fromkeys(run.id for run in runs) if store.exists() else {}
     losses = (f"{run}, {loss}" for run in ids for loss in losses_of(analysis, store.losses(run)))
     return replace(AnalysisTable.from_outcome(outcome), losses=tuple(losses))
@@ -167,15 +169,15 @@ def every_run(store: Store, runs_dir: Path, skipped: list[str]) -> list[Run]:
     return [runs_by_id[run_id] for run_id in sorted(runs_by_id)]
 
 
-MOST_EARLIER = 20
-"""The number of earlier runs that count at most; the latest ones do."""
+MAX_EARLIER_RUNS = 20
+"""Maximum number of earlier runs; the latest ones count."""
 
 
 def check_comparable(runs: Sequence[RunData], force: str) -> None:
-    """Check that runs are of one program on one number of ranks, as far as that is known.
+    """Raise UsageError unless runs are of one program on one number of ranks, as far as that is known.
 
-    Runs of an unknown program have to share a kernel, or the name of their step. ``force`` is the command
-    that compares them nevertheless.
+    Runs of an unknown program have to share a kernel or the name of their step. ``force`` is the command that
+    compares them nevertheless.
     """
     for fact, words in (("program", "different programs"), ("ranks", "different numbers of ranks")):
         values = dict.fromkeys(str(run.facts[fact]) for run in runs if run.facts[fact] is not None)
@@ -201,9 +203,9 @@ def _landmarks(run: RunData) -> set[str]:
 def earlier_runs(baseline: Sequence[Run], candidate: Sequence[Run]) -> list[Run]:
     """Return the runs that repeat the job of the baseline and were submitted before it, oldest first.
 
-    They are looked for beside the runs of the baseline. The jobs have to be equal, and so does the code: the
-    commit of the user's repository, without changes, or the version of hpcprof for its own workloads. There
-    are none if that is unknown. Runs with a failed rank are left out.
+    They are searched in the folders of the baseline. Their jobs have to be equal, and their code too: the
+    commit of the user's repository, without changes, or the version of hpcprof for its own workloads. If that
+    is unknown, there are none. Runs with a failed rank are left out.
     """
     manifests = [run.manifest for run in baseline if run.manifest is not None]
     jobs = [_repeated_job(manifest) for manifest in manifests]
@@ -221,11 +223,11 @@ def earlier_runs(baseline: Sequence[Run], candidate: Sequence[Run]) -> list[Run]
         and _repeated_job(run.manifest) == jobs[0]
         and not any(run.rank_exit_codes().values())
     ]
-    return [beside[run_id] for _, run_id in sorted(dated)[-MOST_EARLIER:]]
+    return [beside[run_id] for _, run_id in sorted(dated)[-MAX_EARLIER_RUNS:]]
 
 
 def _repeated_job(manifest: Manifest) -> tuple[Job, str] | None:
-    """Return what repeats of a job share: the job and its version; None if its repository had changes."""
+    """Return the job and its version, equal for repeats; None if the repository had uncommitted changes."""
     job, git = manifest.job, manifest.git
     comparable = msgspec.structs.replace(job, after=[], walltime=0, account="")
     if job.workload is not None:

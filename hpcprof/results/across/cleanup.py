@@ -1,4 +1,4 @@
-"""Removing runs with their rows in the store, and rows whose run is gone.
+"""Remove runs with their rows in the store, and orphaned rows.
 
 Nothing outside a folder of runs or behind a link is removed.
 """
@@ -32,7 +32,7 @@ from hpcprof.submit.schedulers.polling import LISTING_SECONDS, poll
 _COLLECT_JOBS = "collect"
 
 
-def check_place(run: Run, runs: Path) -> None:
+def check_in_runs_dir(run: Run, runs: Path) -> None:
     """Check that a run is a directory in a folder of runs."""
     if run.path.parent.resolve() != runs.resolve():
         raise UsageError(f"{run.path} is not in {runs}: give --runs-dir {run.path.parent}.")
@@ -46,7 +46,7 @@ def jobs_of(run: Run) -> list[Run]:
 
 
 def size_of(folder: Path) -> int:
-    """Return how many bytes the files in a folder have; links are not followed."""
+    """Return the size of the files in a folder in bytes; links are not followed."""
     total = 0
     for place, _, files in os.walk(folder):
         for name in files:
@@ -92,7 +92,7 @@ class Removal(msgspec.Struct, frozen=True):
 
     id: str
     run: Run | None = None
-    """The run whose directory is removed; None for rows alone."""
+    """The run whose directory is removed; None to remove only rows."""
     status: JobStatus | None = None
     bytes: int = 0
     """The size of the directory."""
@@ -101,10 +101,10 @@ class Removal(msgspec.Struct, frozen=True):
 
 
 def chosen_removals(references: Sequence[str], runs_dir: Path, db: str | None = None) -> list[Removal]:
-    """Return what `remove` has to remove for the runs, sweeps and collected profiles that a user names.
+    """Return the removals of the runs, sweeps and collected profiles that a user names.
 
-    Raises UsageError if a name matches nothing, what it names is not in the folder of runs, or a run is in a
-    baseline, and HpcprofError if the job of a run has not ended, or it is not known whether it has.
+    Raises UsageError if a name matches nothing, a run is outside the folder of runs or in a baseline, and
+    HpcprofError if the job of a run has not ended or its state is unknown.
     """
     stored = {row.id: row for row in stored_runs(db, runs_dir)}
     removals: dict[str, Removal] = {}
@@ -145,10 +145,10 @@ def old_removals(
 def missing_removals(
     runs_dir: Path, db: str | None = None, protected: set[str] | None = None
 ) -> list[Removal]:
-    """Return the removals of rows whose folder is gone from a folder that exists.
+    """Return the removals of orphaned rows: the folder of the run is gone, but its parent folder exists.
 
-    Where that does not exist either, a file system may only be away. Rows of a baseline are left out, because
-    comparisons need no more than them; ``protected`` gets the ids of their runs.
+    Without the parent, a file system may not be mounted. Rows of a baseline are left out, because comparisons
+    need only these; ``protected`` gets the ids of their runs.
     """
     missing = [
         row
@@ -204,7 +204,7 @@ def _remove_events(runs_dir: Path, run_id: str) -> None:
 
 
 def compact_store(removals: Sequence[Removal], runs_dir: Path, db: str | None = None) -> int:
-    """Give the space of removed rows back to the file system, and return how many bytes that were."""
+    """Return the space of removed rows to the file system; the result is its size in bytes."""
     if not any(removal.rows for removal in removals):
         return 0
     from hpcprof.results.store.store import open_store
@@ -229,7 +229,7 @@ def _removal(run: Run, runs_dir: Path, stored: Mapping[str, StoredRun], db: str 
         if run.id not in stored:
             raise UsageError(f"nothing was collected from {run.path}, and hpcprof did not submit it.")
         return Removal(run.id, rows=stored[run.id])
-    check_place(run, runs_dir)
+    check_in_runs_dir(run, runs_dir)
     still_open = _open_job(jobs_of(run))
     if still_open is not None:
         job, status = still_open

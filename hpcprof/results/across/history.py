@@ -71,7 +71,7 @@ class HistoryPoint:
     change_probability: float | None = None
     """The probability that the level changes with this run or one beside it; None if it is not marked."""
     change_pct: float | None = None
-    """By how much the level is higher from this run on."""
+    """Change of the level from this run on, in percent."""
     source: str = ""
     """The steps behind a time, such as ``19 of 20 profiled steps`` or ``212 steps of the program``."""
     clocks: str = ""
@@ -84,7 +84,7 @@ class History:
 
     metric: str
     setup: str
-    """Facts that the runs share; among the arguments, only those with another value in other series."""
+    """Facts that the runs share, with those arguments whose values differ between series."""
     points: tuple[HistoryPoint, ...]
     apart: Mapping[str, str] = field(default_factory=dict)
     """Facts and arguments that differ from those of other series, by name."""
@@ -109,10 +109,10 @@ def histories(
 ) -> list[History]:
     """Return the histories of a metric, the longest first.
 
-    ``program`` is by default that of all runs, and ``metric`` is `ANY_STEP` or one of the analysis
+    ``program`` defaults to the only program of all runs; ``metric`` is `ANY_STEP` or a metric of the analysis
     ``compare``. With ``tags``, only runs with one of them count. ``skipped`` gets a sentence for each run
-    that cannot be read, and ``without`` the runs of the program that do not have the metric. Raises
-    UsageError if no run has the program or the metric, or there are several programs and none is named.
+    that cannot be read, and ``without`` the ids of the program's runs that lack the metric. Raises UsageError
+    if no run has the program or the metric, or there are several programs and none is named.
     """
     skipped = [] if skipped is None else skipped
     all_data = []
@@ -120,15 +120,15 @@ def histories(
         with left_out_if_damaged(run.id, skipped):
             if not tags or not set(tags).isdisjoint(read_tags(run, runs_dir)):
                 all_data.append((run, run_data(run, store)))
-    named = _of_program(all_data, program)
+    named = _select_program(all_data, program)
     names: set[str] = set()
     groups: dict[_Setup, list[HistoryPoint]] = {}
     for run, data in named:
         with left_out_if_damaged(run.id, skipped):
-            values = _values(data, metric)
+            values = _metric_values(data, metric)
             names |= set(values)
             if values.get(metric, 0) > 0:
-                point = _point(run, data, values[metric], store, runs_dir)
+                point = _history_point(run, data, values[metric], store, runs_dir)
                 any_step = OWN_ELAPSED if OWN_ELAPSED in values else ELAPSED
                 source = steps_behind(data, any_step if metric == ANY_STEP else metric)
                 groups.setdefault(_setup(data), []).append(replace(point, source=source))
@@ -145,7 +145,11 @@ def histories(
     differences, by_id = _distinct_facts(list(groups)), {run.id: run for run, _ in all_data}
     series = [
         History(
-            metric, _description(setup, apart), _with_clocks(points, store, by_id), apart, setup.program_known
+            metric,
+            _description(setup, apart),
+            _mark_clock_changes(points, store, by_id),
+            apart,
+            setup.program_known,
         )
         for (setup, points), apart in zip(groups.items(), differences, strict=True)
     ]
@@ -169,12 +173,12 @@ def gated_histories(
 
 
 def may_be_gated(metric: str) -> bool:
-    """Return whether more of a metric is worse: a time, or one of `GATES`."""
+    """Return whether a higher value of a metric is worse: of a time, or of one of `GATES`."""
     return metric.endswith("_ns") or any(metric in names for names in GATES.values())
 
 
 def regressions(series: Sequence[History]) -> list[History]:
-    """Return the histories with the newest run, one of each metric, of which the last change is a rise."""
+    """Return, of the history with the newest run of each metric, those whose last change is a rise."""
     newest: dict[str, History] = {}
     earliest = datetime.min.replace(tzinfo=timezone.utc)
     for history in sorted(series, key=lambda item: max(point.time or earliest for point in item.points)):
@@ -182,7 +186,9 @@ def regressions(series: Sequence[History]) -> list[History]:
     return [item for item in newest.values() if may_be_gated(item.metric) and item.regressed]
 
 
-def _of_program(all_data: Sequence[tuple[Run, RunData]], program: str | None) -> list[tuple[Run, RunData]]:
+def _select_program(
+    all_data: Sequence[tuple[Run, RunData]], program: str | None
+) -> list[tuple[Run, RunData]]:
     names = {str(data.facts["program"]) for _, data in all_data if data.facts["program"] is not None}
     if program is None and len(names) > 1:
         raise UsageError(f"there are several programs: name one with --program: {', '.join(sorted(names))}.")
@@ -191,7 +197,7 @@ def _of_program(all_data: Sequence[tuple[Run, RunData]], program: str | None) ->
     return [entry for entry in all_data if program is None or str(entry[1].facts["program"]) == program]
 
 
-def _values(data: RunData, metric: str) -> dict[str, float]:
+def _metric_values(data: RunData, metric: str) -> dict[str, float]:
     values = step_metrics(data) if metric in _STEP_METRICS else run_metrics(data, has_steps(data))
     if any_step := values.get(OWN_ELAPSED, values.get(ELAPSED)):
         values[ANY_STEP] = any_step
@@ -205,9 +211,9 @@ class _Setup(msgspec.Struct, frozen=True):
 
 
 def _setup(data: RunData) -> _Setup:
-    """Return the series to which a run belongs; without a known program it is alone.
+    """Return the key of the series of a run; a run of an unknown program is alone.
 
-    Arguments come from the program's record, with the defaults, or else from its command.
+    Arguments come from the program's own record, which has defaults too, or else from its command.
     """
     has_program = data.facts["program"] is not None
     described = data.facts if has_program else {**data.facts, "program": data.id}
@@ -224,17 +230,17 @@ def _setup(data: RunData) -> _Setup:
 
 
 def _distinct_facts(setups: Sequence[_Setup]) -> list[dict[str, str]]:
-    told_apart: list[dict[str, str]] = [{} for _ in setups]
+    distinct_facts: list[dict[str, str]] = [{} for _ in setups]
     for described in ([dict(setup.facts) for setup in setups], [dict(setup.arguments) for setup in setups]):
-        for name in sorted({name for facts in described for name in facts}, key=_order):
+        for name in sorted({name for facts in described for name in facts}, key=_fact_order):
             values = [facts.get(name, _NOT_GIVEN_TEXT) for facts in described]
             if len(set(values)) > 1:
-                for differing, value in zip(told_apart, values, strict=True):
+                for differing, value in zip(distinct_facts, values, strict=True):
                     differing[name] = value
-    return told_apart
+    return distinct_facts
 
 
-def _order(name: str) -> tuple[int, str]:
+def _fact_order(name: str) -> tuple[int, str]:
     return (_COMMON_FACTS.index(name) if name in _COMMON_FACTS else len(_COMMON_FACTS), name)
 
 
@@ -248,10 +254,10 @@ def _description(setup: _Setup, apart: Mapping[str, str]) -> str:
     return ", ".join(words)
 
 
-def _point(run: Run, data: RunData, value: float, store: Store, runs_dir: Path) -> HistoryPoint:
+def _history_point(run: Run, data: RunData, value: float, store: Store, runs_dir: Path) -> HistoryPoint:
     commit = data.facts.get("commit")
     profiles = () if data.submitted or not store.exists() else store.profiles(run.id).values()
-    # The clock of PyTorch's traces begins up to three months before they do.
+    # The clock of a PyTorch trace may begin three months before the trace.
     starts = [row.start_utc_ns for row in profiles if row.start_utc_ns is not None and row.kind != "torch"]
     recorded = datetime.fromtimestamp(min(starts) / 1e9, timezone.utc) if starts else None
     return HistoryPoint(
@@ -263,10 +269,10 @@ def _point(run: Run, data: RunData, value: float, store: Store, runs_dir: Path) 
     )
 
 
-def _with_clocks(
+def _mark_clock_changes(
     points: Iterable[HistoryPoint], store: Store, runs: Mapping[str, Run]
 ) -> tuple[HistoryPoint, ...]:
-    """Return the points as `_mark_changes`, the changes with other clocks than before."""
+    """Mark the changes in a series, and name other clocks of the runs after each change."""
     marked = [*_mark_changes(points)]
     at = [place for place, point in enumerate(marked) if point.change_pct is not None]
     if not at:

@@ -1,4 +1,4 @@
-"""The list of runs: what was submitted, with its state and times, and what was collected."""
+"""The list of runs: submitted ones with their states and times, and runs that were collected elsewhere."""
 
 import time
 from collections.abc import Iterable, Sequence
@@ -15,7 +15,7 @@ from hpcprof.common.decode import from_json
 from hpcprof.common.errors import StoreError, UsageError
 from hpcprof.common.logs import left_out_if_damaged
 from hpcprof.common.masking import masked, masked_command
-from hpcprof.common.paths import time_written
+from hpcprof.common.paths import modification_time
 from hpcprof.results.collect.stalls import describe_end
 from hpcprof.results.store.overview import StoredRun, pushed_runs, stored_runs
 from hpcprof.runs.directory import MANIFEST, Run, all_runs
@@ -26,7 +26,7 @@ from hpcprof.submit.schedulers.polling import LISTING_SECONDS, poll
 
 IMPORTED, MISSING = "imported", "missing"
 STATES = (*(state.value for state in JobState), IMPORTED, MISSING)
-"""The states of a list: those of jobs, profiles of no run, and collected ones whose folder is gone."""
+"""States in a list: of jobs, of imported profiles, and of collected runs whose folder is gone."""
 
 
 class Coverage(Enum):
@@ -39,7 +39,7 @@ class Coverage(Enum):
 
 
 class ListedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the list. Times are in UTC; what is unknown is None.
+    """One line of the list. Times are in UTC; None stands for an unknown value.
 
     ``duration_s`` is the time from the start of job.sh to its end, or until now. ``step_ns`` is the elapsed
     time per step and ``step_p50_ns`` the median step: of the profiles in the results database, else of the
@@ -98,9 +98,9 @@ def list_runs(
     selection: Selection = Selection(),
     skipped: list[str] | None = None,
 ) -> list[ListedRun]:
-    """Return the runs in a folder, oldest first, and then what was collected from elsewhere.
+    """Return the runs in a folder, oldest first, and then the runs that were collected elsewhere.
 
-    ``skipped`` gets a sentence for each run that cannot be read, and for a database that cannot.
+    ``skipped`` gets a sentence for each run that cannot be read, and for an unreadable database.
     """
     skipped = [] if skipped is None else skipped
     runs = all_runs(runs_dir, skipped)
@@ -173,7 +173,7 @@ def _submitted_row(run: Run, status: JobStatus, row: StoredRun | None, tags: lis
         profiler=job.profiler,
         command=masked_command([*([job.workload] if job.workload else []), *job.arguments]),
         submitted=datetime.fromisoformat(run.manifest.created),
-        started=_start(run),
+        started=_start_time(run),
         duration_s=None if status.state in (JobState.QUEUED, JobState.UNKNOWN) else job_seconds(run, until),
         step_ns=step_ns,
         step_p50_ns=step_p50_ns,
@@ -215,7 +215,7 @@ def _coverage(profiled: int, collected: int) -> Coverage:
     return Coverage.NO if profiled else Coverage.NOT_PROFILED
 
 
-def _start(run: Run) -> datetime | None:
+def _start_time(run: Run) -> datetime | None:
     with suppress(ValueError):
         text = run.state_file("started") or ""
         return datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc)
@@ -224,9 +224,9 @@ def _start(run: Run) -> datetime | None:
 
 def job_seconds(run: Run, now: float | None = None) -> float | None:
     """Return the time from the start of job.sh to its end, or to ``now``; None if one is unknown."""
-    # `ended` is of the supervisor on this machine: it also knows the end of a job that was killed.
+    # The supervisor of a local job writes `ended`, also for a job that was killed.
     start, finished, ended = (
-        time_written(run.path / "state" / name) for name in ("started", "finished", "ended")
+        modification_time(run.path / "state" / name) for name in ("started", "finished", "ended")
     )
     end = now or finished or ended
     return round(end - start, 3) if 0 < start <= end else None

@@ -1,4 +1,4 @@
-"""Baselines with a name: the runs that a team compares others with, kept in the results database."""
+"""Named baselines: runs with which a team compares others, kept in the results database."""
 
 import re
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from hpcprof.results.store.store import Store
 from hpcprof.results.store.tables import BaselineRow
 from hpcprof.runs.directory import Run, open_run
 
-_VALID = re.compile(r"[\w.:=/+@-]{1,64}")
+_VALID_NAME = re.compile(r"[\w.:=/+@-]{1,64}")
 
 
 class NamedBaseline(msgspec.Struct, frozen=True):
@@ -41,7 +41,7 @@ def set_baseline(name: str, references: Sequence[str], store: Store, runs_dir: P
 
     Raises UsageError if the name is not a word, a run is unknown or listed twice, or one has no step time.
     """
-    if not _VALID.fullmatch(name):
+    if not _VALID_NAME.fullmatch(name):
         raise UsageError(
             f"baseline {name!r}: a name has 1 to 64 letters, digits or characters of . : = / + @ - _."
         )

@@ -1,7 +1,7 @@
 """Packages: the results and the kept events of one run in one file, for another store.
 
 A package is a tar archive with ``run.json``, ``results.json`` and the files of the events. A hub trusts
-nothing in it: each name, type, column and value is checked before anything is kept.
+nothing in it: each name, type, column and value is checked before the package is kept.
 """
 
 import gzip
@@ -14,7 +14,6 @@ import tempfile
 import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from hashlib import sha256
 from pathlib import Path
 from traceback import clear_frames
 from typing import IO, Any
@@ -24,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hpcprof.common import __version__
-from hpcprof.common.decode import from_json, is_possible
+from hpcprof.common.decode import from_json, is_plausible_time
 from hpcprof.common.errors import DamagedInput, HpcprofError, UsageError
 from hpcprof.common.freed_memory import return_freed_memory, use_one_heap
 from hpcprof.profiles.event_folders import (
@@ -45,30 +44,30 @@ from hpcprof.results.store.mpi_links import FILE as MPI_FILE
 from hpcprof.results.store.package_rows import DAMAGES, MOST_RESULTS_BYTES, PackedRows, check_rows, memory_for
 from hpcprof.results.store.run_communication import CLOCKS, DESCRIPTION
 from hpcprof.results.store.store import Store
-from hpcprof.results.store.tables import OF_RUN, PushedRow, RunRow
+from hpcprof.results.store.tables import TABLES_OF_RUNS, PushedRow, RunRow
 from hpcprof.runs.directory import Run
 from hpcprof.runs.tags import check_tags
 
 FORMAT = 1
 _MAX_RUN_BYTES = 1 << 20
-"""Maximum size of the description of the run, which every list reads."""
+"""Maximum size of the description of a run, which every list reads."""
 
-_MOST_TEXT_BYTES = 16 << 20
+_MAX_TEXT_BYTES = 16 << 20
 """Maximum size of a file that describes events."""
 
 MOST_EVENT_BYTES = 64 << 30
 """Maximum size of a package when it is unpacked, and of its events in memory."""
 
-_MOST_EXPANSION = 250
+_MAX_EXPANSION = 250
 _MIN_EXPANDED_BYTES = 64 << 20
-"""A file of events above this size in memory may take at most `_MOST_EXPANSION` times its size on disk."""
+"""Minimum size in memory of a file of events that `_MAX_EXPANSION`, memory over size on disk, limits."""
 
-_MOST_PARTS = 1024
+_MAX_PARTS = 1024
 """Maximum number of files of matches, beside one for each rank."""
 
-_PIECE = 1 << 20
+_COPY_BYTES = 1 << 20
 _BLOCK_BYTES = 4096
-"""The space that a file takes at least."""
+"""Minimum space that a file takes on disk."""
 
 _RUN_FILES, _RESULTS = "run.json", "results.json"
 _EVENTS = re.compile(r"events/(?P<table>[a-z_]{1,40})/(?P<rank>0|[1-9]\d{0,6})\.parquet")
@@ -76,12 +75,12 @@ _ORIGINS = re.compile(r"origins/(?P<rank>0|[1-9]\d{0,6})\.jsonl")
 _PART = re.compile(r"communication/part-(?P<number>0|[1-9]\d{0,6})\.parquet")
 _SHARED_FILES = tuple(f"communication/{name}" for name in (DESCRIPTION, CLOCKS, MPI_FILE))
 _RUN_ID = re.compile(r"[\w][\w.+@=-]{0,199}")
-_LONGEST_NAME = 255
+_MAX_NAME_LENGTH = 255
 _MAX_SECONDS = 1e10
-_MOST_RANKS, _MOST_TAGS = 10_000_000, 100
+_MAX_RANKS, _MAX_TAGS = 10_000_000, 100
 
 
-class Described(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PackageDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The content of ``run.json`` in a package: the run as a list shows it, and its program."""
 
     listed: ListedRun
@@ -91,12 +90,12 @@ class Described(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Package(msgspec.Struct, frozen=True):
-    """A package that was checked: what it describes, its rows by table, and its events in a folder.
+    """A package that was checked: its description, its rows by table, and its events in a folder.
 
     ``bytes`` is its size when it is unpacked.
     """
 
-    described: Described
+    described: PackageDescription
     rows: PackedRows
     folder: Path
     bytes: int
@@ -107,31 +106,31 @@ class Package(msgspec.Struct, frozen=True):
         return self.described.listed.run
 
 
-def write_package(path: Path, run_id: str, described: Described, store: Store) -> None:
-    """Write the package of a collected run, under the id that it is described by.
+def write_package(path: Path, run_id: str, described: PackageDescription, store: Store) -> None:
+    """Write the package of a collected run, under the id in its description.
 
-    The same results give the same bytes. Raises HpcprofError if the store has nothing of the run, or it
+    Equal results give equal bytes. Raises HpcprofError if the store has nothing of the run, or
     cannot be read.
     """
     if store.run(run_id) is None:
         raise HpcprofError(f"{run_id}: nothing of it has been collected: hpcprof collect {run_id}.")
     rows, name = store.all_rows(run_id), described.listed.run
     for table, columns in rows.items():
-        key = OF_RUN[table].run
+        key = TABLES_OF_RUNS[table].run
         columns[key] = [name] * len(columns[key])
     with (
         path.open("xb") as file,
         gzip.GzipFile("", "wb", compresslevel=1, fileobj=file, mtime=0) as packed,
         tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT) as archive,
     ):
-        _add(archive, _RUN_FILES, msgspec.json.encode(described))
-        _add(archive, _RESULTS, msgspec.json.encode(rows))
+        _add_text(archive, _RUN_FILES, msgspec.json.encode(described))
+        _add_text(archive, _RESULTS, msgspec.json.encode(rows))
         folders = set()
         for rank, events in store.rank_events(run_id).items():
             if events.written():
                 folders.add(events.folder)
                 origin = origin_path(events.folder, run_id, rank).read_bytes()
-                _add(archive, f"origins/{rank}.jsonl", _without_folder(origin))
+                _add_text(archive, f"origins/{rank}.jsonl", _without_folder(origin))
                 for table, count in sorted(events.written_rows().items()):
                     if count:
                         archive.add(
@@ -143,7 +142,7 @@ def write_package(path: Path, run_id: str, described: Described, store: Store) -
                 archive.add(member, f"communication/{member.name}", filter=_plain_member)
 
 
-def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
+def _add_text(archive: tarfile.TarFile, name: str, content: bytes) -> None:
     member = tarfile.TarInfo(name)
     member.size = len(content)
     archive.addfile(member, io.BytesIO(content))
@@ -167,18 +166,18 @@ def _plain_member(member: tarfile.TarInfo) -> tarfile.TarInfo:
 def unpacked(path: Path, beside: Path, most_bytes: int = MOST_EVENT_BYTES) -> Iterator[Package]:
     """Unpack and check a package in a private folder, which is removed afterwards.
 
-    The folder is made in ``beside``, on the file system on which the events are to stay, and all that is in
-    the package may take ``most_bytes``, as files and in memory. Raises DamagedInput if anything in it is not
-    as `write_package` writes it, and HpcprofError if a file cannot be written here.
+    The folder is made in ``beside``, on the file system on which the events will stay. The content of the
+    package may take ``most_bytes``, as files and in memory. Raises DamagedInput unless the package is as
+    `write_package` writes it, and HpcprofError if a file cannot be written here.
     """
-    # Packages that threads unpack at the same time would each keep a heap of their own.
+    # Threads that unpack packages at the same time would each keep a heap.
     use_one_heap()
     with tempfile.TemporaryDirectory(prefix=".unpacking-", dir=beside) as folder, ExitStack() as held:
         held.callback(return_freed_memory)
         try:
-            package = _read(path, Path(folder), min(most_bytes, MOST_EVENT_BYTES), held)
+            package = _read_package(path, Path(folder), min(most_bytes, MOST_EVENT_BYTES), held)
         except HpcprofError as error:
-            # A caller that keeps the error would keep the results in its frames.
+            # The frames of the error would keep the results in memory.
             clear_frames(error.__traceback__)
             raise
         try:
@@ -187,7 +186,7 @@ def unpacked(path: Path, beside: Path, most_bytes: int = MOST_EVENT_BYTES) -> It
             package.rows.forget()
 
 
-def _read(path: Path, place: Path, most_bytes: int, held: ExitStack) -> Package:
+def _read_package(path: Path, place: Path, most_bytes: int, held: ExitStack) -> Package:
     try:
         with tarfile.open(path, "r|gz", tarinfo=_PlainFile) as archive:
             members = _Members(archive, most_bytes)
@@ -203,44 +202,48 @@ def _read(path: Path, place: Path, most_bytes: int, held: ExitStack) -> Package:
     return Package(described, rows, place, members.total)
 
 
-def _describe_run(text: bytes) -> Described:
+def _describe_run(text: bytes) -> PackageDescription:
     try:
-        described = from_json(text, Described)
-        json.loads(text, object_pairs_hook=_no_name_twice)
+        described = from_json(text, PackageDescription)
+        json.loads(text, object_pairs_hook=_unique_names)
     except DAMAGES as error:
         raise DamagedInput(f"the package is damaged: {error}") from None
     listed = described.listed
     if described.format != FORMAT:
         raise DamagedInput(f"the package has format {described.format}; this hpcprof reads {FORMAT}")
-    if not _RUN_ID.fullmatch(listed.run) or listed.run == "last" or len(run_key(listed.run)) > _LONGEST_NAME:
+    if (
+        not _RUN_ID.fullmatch(listed.run)
+        or listed.run == "last"
+        or len(run_key(listed.run)) > _MAX_NAME_LENGTH
+    ):
         raise DamagedInput("the id of the run has invalid characters")
     if listed.state not in STATES:
         raise DamagedInput("the run has an unknown state")
     counts = (listed.nodes, listed.ranks_per_node, listed.ranks)
-    if not all(0 <= (count or 0) <= _MOST_RANKS for count in counts):
+    if not all(0 <= (count or 0) <= _MAX_RANKS for count in counts):
         raise DamagedInput("the run has an impossible number of ranks")
     try:
         check_tags(listed.tags)
     except UsageError as error:
         raise DamagedInput(str(error).rstrip(".")) from None
-    if len(listed.tags) > _MOST_TAGS:
-        raise DamagedInput(f"the run has more than {_MOST_TAGS} tags")
+    if len(listed.tags) > _MAX_TAGS:
+        raise DamagedInput(f"the run has more than {_MAX_TAGS} tags")
     _check_times(listed)
     return described
 
 
-def _no_name_twice(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_names(fields: list[tuple[str, Any]]) -> dict[str, Any]:
     if len({name for name, _ in fields}) < len(fields):
         raise DamagedInput(f"{_RUN_FILES} has a name twice")
     return dict(fields)
 
 
 def keep_package(package: Package, store: Store, project: Path, pushed: PushedRow) -> None:
-    """Keep a package in a store and in the folder of a project, in place of what these have of the run.
+    """Keep a package in a store and in the folder of a project, in place of earlier data of the run.
 
-    The rows are one transaction, and it also switches to the new events: the old ones are there until then.
-    Events without rows are never seen, and removed with the next package of the run. Raises HpcprofError if a
-    file or a row cannot be written; the rows that the store had remain.
+    One transaction writes the rows and switches to the new events; the old events stay until then. Events
+    without rows are never visible, and the next package of the run removes them. Raises HpcprofError if a
+    file or a row cannot be written; the earlier rows then remain.
     """
     run_id = package.run_id
     events = pushed_events(project, pushed.sha256)
@@ -248,17 +251,17 @@ def keep_package(package: Package, store: Store, project: Path, pushed: PushedRo
         remove_run_events(events, run_id)
         for file in sorted(package.folder.rglob("*")):
             if file.is_file():
-                target = _place(events, run_id, file.relative_to(package.folder).as_posix())
+                target = _event_path(events, run_id, file.relative_to(package.folder).as_posix())
                 target.parent.mkdir(parents=True, exist_ok=True)
                 file.replace(target)
     except OSError as error:
         raise HpcprofError(f"the events of {run_id} cannot be written: {error.strerror}.") from None
     run_row = RunRow(**{name: values[0] for name, values in package.rows["runs"].items()})
-    # The folder of a pushed run is elsewhere: nothing here may take one of this machine for it.
+    # A pushed run has no folder on this machine, and no existing folder may be taken for it.
     row = msgspec.structs.replace(run_row, path=str(project / "pushed" / run_id), events=str(events))
     store.replace_run(row, package.rows, pushed)
     try:
-        # Nothing may stay of a run that was pushed before without --scrub.
+        # An earlier push may have been without --scrub.
         remove_shared_events(project, run_id, excluded=events)
     except OSError as error:
         raise HpcprofError(f"{error.filename} cannot be removed: {error.strerror}.") from None
@@ -266,7 +269,7 @@ def keep_package(package: Package, store: Store, project: Path, pushed: PushedRo
 
 
 class _PlainFile(tarfile.TarInfo):
-    """The header of a plain file. tarfile holds others in memory as a whole, such as long names."""
+    """The header of a plain file. tarfile reads other members, such as long names, into memory as a whole."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "_PlainFile":
@@ -290,7 +293,7 @@ class _Members:
         self.total = 0
 
     def read(self, name: str, most_bytes: int, held: ExitStack | None = None) -> bytes:
-        """Return the content of the next file; what ``held`` has is held for decoding it."""
+        """Return the content of the next file; ``held`` reserves the memory for decoding it."""
         member = self._next_member()
         if member is None or member.name != name:
             raise DamagedInput(f"the package lacks {name}, or has another file before it")
@@ -298,23 +301,23 @@ class _Members:
             raise DamagedInput(f"{name} exceeds {most_bytes:,} bytes")
         if held is not None:
             held.enter_context(memory_for(member.size))
-        # In pieces: tarfile joins what it has read of a file to a second copy.
+        # In pieces, because tarfile.read keeps a second copy.
         text = io.BytesIO()
-        shutil.copyfileobj(self._content(member), text, _PIECE)
+        shutil.copyfileobj(self._content(member), text, _COPY_BYTES)
         return text.getvalue()
 
     def extract(self, place: Path, ranks: frozenset[int]) -> None:
-        """Write the other files of ranks with a profile into a folder, each once."""
+        """Write the remaining files into a folder; all must be of these ranks, and none may be repeated."""
         written = set()
         while member := self._next_member():
-            if not _belongs(member.name, ranks):
+            if not _is_expected(member.name, ranks):
                 raise DamagedInput("the package holds an unexpected file")
             if member.name in written:
                 raise DamagedInput(f"the package holds {member.name} twice")
             if member.size == 0:
                 raise DamagedInput(f"{member.name} is empty")
-            if not member.name.endswith(".parquet") and member.size > _MOST_TEXT_BYTES:
-                raise DamagedInput(f"{member.name} exceeds {_MOST_TEXT_BYTES:,} bytes")
+            if not member.name.endswith(".parquet") and member.size > _MAX_TEXT_BYTES:
+                raise DamagedInput(f"{member.name} exceeds {_MAX_TEXT_BYTES:,} bytes")
             written.add(member.name)
             target = place / member.name
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -336,17 +339,17 @@ class _Members:
         return content
 
 
-def _belongs(name: str, ranks: frozenset[int]) -> bool:
+def _is_expected(name: str, ranks: frozenset[int]) -> bool:
     if match := _EVENTS.fullmatch(name):
         return match["table"] in event_schemas() and int(match["rank"]) in ranks
     if match := _ORIGINS.fullmatch(name):
         return int(match["rank"]) in ranks
     if match := _PART.fullmatch(name):
-        return int(match["number"]) < _MOST_PARTS + len(ranks)
+        return int(match["number"]) < _MAX_PARTS + len(ranks)
     return name in _SHARED_FILES
 
 
-def _place(events: Path, run_id: str, name: str) -> Path:
+def _event_path(events: Path, run_id: str, name: str) -> Path:
     if match := _EVENTS.fullmatch(name):
         return table_path(events, match["table"], run_id, int(match["rank"]))
     if match := _ORIGINS.fullmatch(name):
@@ -356,7 +359,7 @@ def _place(events: Path, run_id: str, name: str) -> Path:
 
 def _check_times(listed: ListedRun) -> None:
     times = [when for when in (listed.submitted, listed.started) if when is not None]
-    if not all(map(is_possible, times)):
+    if not all(map(is_plausible_time, times)):
         raise DamagedInput("the run has an impossible time")
     steps_s = [(step_ns or 0) / 1e9 for step_ns in (listed.step_ns, listed.step_p50_ns)]
     if not all(0 <= seconds < _MAX_SECONDS for seconds in (listed.duration_s or 0.0, *steps_s)):
@@ -380,25 +383,16 @@ def _check_events(place: Path, most_bytes: int) -> None:
             raise DamagedInput(f"the events {table} have other columns than hpcprof {__version__}")
         if name := first_repeated_name(columns.names):
             raise DamagedInput(f"the events {table} have {name} twice")
-        # Equal values take no place in the file, and 8 bytes each in memory.
+        # Equal values take no space in the file, and 8 bytes each in memory.
         encoded = sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
         expanded = max(encoded, 8 * metadata.num_rows * metadata.num_columns)
-        if expanded > max(_MIN_EXPANDED_BYTES, _MOST_EXPANSION * file.stat().st_size):
+        if expanded > max(_MIN_EXPANDED_BYTES, _MAX_EXPANSION * file.stat().st_size):
             raise DamagedInput(f"the events {table} take {expanded:,} bytes of memory in a small file")
         total += expanded
         if total > most_bytes:
             raise DamagedInput(f"the events exceed {most_bytes:,} bytes")
 
 
-def checksum(path: Path) -> str:
-    """Return the SHA-256 of a package."""
-    digest = sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
-
-
-def described(listed: ListedRun, program: str | None) -> Described:
-    """Return what a package says of a run, without its place on this machine."""
-    return Described(msgspec.structs.replace(listed, path=""), program)
+def describe(listed: ListedRun, program: str | None) -> PackageDescription:
+    """Return the description of a run for its package, without its path on this machine."""
+    return PackageDescription(msgspec.structs.replace(listed, path=""), program)

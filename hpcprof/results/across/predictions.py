@@ -1,4 +1,4 @@
-"""Predictions that were made, kept beside the results, and their scores when the program later ran.
+"""Predictions that are kept beside the results, and scored when the program later runs.
 
 One JSON object per line in ``predictions.jsonl`` in the folder of runs.
 """
@@ -17,7 +17,7 @@ import msgspec
 from hpcprof.analysis.explain.changes import parse_changes
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.decode import from_json
-from hpcprof.common.errors import HpcprofError, UsageError, damage_named
+from hpcprof.common.errors import HpcprofError, UsageError, errors_as_damage
 from hpcprof.results.ask.explanation import explain, explain_inputs, operations_of
 from hpcprof.results.ask.site_measurements import network_of_site
 from hpcprof.results.ask.tables import RunTables
@@ -33,7 +33,7 @@ _FILE = "predictions.jsonl"
 
 
 class KeptPrediction(msgspec.Struct, frozen=True):
-    """A prediction with its baselines (the measured step, a + b log2 p), and the later step; times in ns."""
+    """A prediction, its baselines (the measured step; a + b log2 p) and the later measured step, in ns."""
 
     run: str
     measured_ranks: int
@@ -67,15 +67,15 @@ def kept_predictions(runs_dir: Path) -> list[KeptPrediction]:
     path = runs_dir / _FILE
     if not path.is_file():
         return []
-    with damage_named(path):
+    with errors_as_damage(path):
         try:
             return [from_json(line, KeptPrediction) for line in path.read_bytes().splitlines() if line]
         except msgspec.MsgspecError as error:
             raise HpcprofError(f"{path} cannot be read: {error}.") from None
 
 
-def keep(runs_dir: Path, run: Run, predictions: Sequence[ScalePrediction]) -> None:
-    """Keep predictions of a run, before anybody measures what they predict."""
+def keep_predictions(runs_dir: Path, run: Run, predictions: Sequence[ScalePrediction]) -> None:
+    """Keep predictions of a run, before the predicted steps are measured."""
     made = datetime.now(timezone.utc).isoformat(timespec="seconds")
     new = [
         KeptPrediction(
@@ -100,10 +100,10 @@ def _write(runs_dir: Path, predictions: Sequence[KeptPrediction]) -> None:
     write_atomically(runs_dir / _FILE, "".join(lines))
 
 
-def check(
+def score_predictions(
     runs_dir: Path, run: Run, store: Store, run_id: str | None = None, scaling: Scaling | None = None
 ) -> list[KeptPrediction]:
-    """Score the kept predictions for the number of ranks of a run with its step, and keep the scores.
+    """Score the kept predictions for a run's number of ranks with its measured step, and keep the scores.
 
     ``run_id`` and ``scaling`` choose predictions from one run and with one scaling, by default from all.
     Raises UsageError if no such prediction is for this number of ranks and the program of the run.
@@ -207,8 +207,8 @@ def predict_runs(
 def _computing_factor(run: Run, store: Store) -> Callable[[float], float]:
     """Return the factor of the computing of a rank for a factor of its size.
 
-    Kernels become shorter, and the host that launches them takes as long as before. Without kernels, or with
-    a table of operations, all becomes shorter.
+    Kernels become shorter, but the host takes as long as before to launch them. Without kernels, or with
+    a table of operations, the factor is that of the size.
     """
     if not len(RunTables(run, store).frames["kernels"]):
         return float
@@ -224,7 +224,7 @@ def _computing_factor(run: Run, store: Store) -> Callable[[float], float]:
 
 
 def run_operations(run: Run, store: Store) -> pd.DataFrame:
-    """Return the operations of a run: its table, or what its timelines show.
+    """Return the operations of a run, from its table of operations or from its timelines.
 
     Raises HpcprofError if the run has not been collected, or has no steps on a common clock.
     """

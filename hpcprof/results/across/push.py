@@ -24,10 +24,11 @@ from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.common.units import visible
 from hpcprof.profiles.scrub.files import scrub_files
 from hpcprof.results.across.listing import list_runs
-from hpcprof.results.across.package import checksum, described, write_package
+from hpcprof.results.across.package import describe, write_package
 from hpcprof.results.ask.event_query import find_events
 from hpcprof.results.ask.explanation import explain_for_report
 from hpcprof.results.collect.collection import collect_profiles
+from hpcprof.results.collect.rank_task import sha256_of
 from hpcprof.results.collect.run_profiles import profiles_of, readable, runs_in
 from hpcprof.results.store.store import Store, open_store
 from hpcprof.runs.directory import Run
@@ -35,14 +36,14 @@ from hpcprof.runs.directory import Run
 TOKEN_VARIABLE = "HPCPROF_TOKEN"
 
 _PART_BYTES = 4 << 20
-_TRIES, _PAUSE_S, _TIMEOUT_S = 5, 1.0, 120.0
+_MAX_TRIES, _PAUSE_S, _TIMEOUT_S = 5, 1.0, 120.0
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _TOKEN = re.compile(r"[\w-]{20,200}")
-_BEFORE_THE_HUB = {
+_PROXY_REFUSALS = {
     401: "a proxy before the hub asks for another sign-in; have it let requests with a Bearer token through",
     413: "a proxy before the hub refuses parts of 4 MiB; have it let 8 MiB through",
 }
-"""Refusals without a sentence of the hub."""
+"""Reasons for refusals by a proxy, which sends no sentence of the hub."""
 
 
 @dataclass(frozen=True)
@@ -61,9 +62,9 @@ class HubAddress:
         return f"{self.scheme}://{host}{f':{self.port}' if self.port else ''}"
 
     def connect(self) -> http.client.HTTPConnection:
-        """Return a connection, not opened yet; by the proxy that the environment names, as other programs do.
+        """Return a connection that is not open yet, through the proxy of the environment if it names one.
 
-        Raises HpcprofError if the environment names a proxy that is none.
+        Raises HpcprofError if the proxy's address is invalid.
         """
         if self.scheme == "http":  # to this machine
             return http.client.HTTPConnection(self.host, self.port, timeout=_TIMEOUT_S)
@@ -78,7 +79,7 @@ class HubAddress:
 
 @dataclass(frozen=True)
 class _Proxy:
-    """A proxy, which sees where a connection leads and nothing of what it carries."""
+    """A proxy, which sees the destination of a connection but not its content."""
 
     host: str
     port: int
@@ -131,12 +132,11 @@ def push_run(
 ) -> str:
     """Push the results and the kept events of a run, and return its address at the hub.
 
-    A package that is there already is not sent again, and one of which a part is there goes on from it.
-    ``progress`` is called with the bytes that the hub has, and those of the package; ``scrub`` pushes what
-    copies of the profiles without private data give. Raises HpcprofError if nothing of the run has been
-    collected, the hub cannot be reached, or it refuses.
+    A package that the hub has is not sent again, and an interrupted push resumes. ``progress`` is called with
+    the bytes that the hub has and the size of the package. ``scrub`` pushes the results of copies of the
+    profiles without private data. Raises HpcprofError if nothing of the run has been collected, the hub
+    cannot be reached, or it refuses.
     """
-    assert store.runs_dir is not None
     listed = next((row for row in list_runs(store.runs_dir, str(store.url)) if row.run == run.id), None)
     if listed is None:
         raise HpcprofError(f"nothing of it has been collected: hpcprof collect {run.id}.")
@@ -144,18 +144,18 @@ def push_run(
         sent, store_of_copy = run, store
         if scrub:
             row = store.run(run.id)
-            # Its history goes by the program, whose folder may be the user's own.
+            # Histories need the name of the program; its folder is private.
             program = Path(row.program).name if row and row.program else None
             sent, store_of_copy = _scrub_run(run, Path(folder), program)
             listed = msgspec.structs.replace(listed, command=None, reason="", tags=[])
         explain_for_report(sent, store_of_copy)
-        # A collect keeps no events of profiles of another tool. Without any, the run has no timeline there.
+        # A collect keeps no events of another tool's profiles. Without events, the hub shows no timeline.
         with readable(sent) as (to_read, _), suppress(HpcprofError):
             find_events([to_read], store_of_copy)
         package, run_row = Path(folder) / "package.tar.gz", store_of_copy.run(sent.id)
         if run_row is None:
             raise HpcprofError(f"it has no results: hpcprof collect {run.id} says why.")
-        write_package(package, sent.id, described(listed, run_row.program), store_of_copy)
+        write_package(package, sent.id, describe(listed, run_row.program), store_of_copy)
         return _send(package, hub, progress)
 
 
@@ -184,21 +184,21 @@ def _rename(in_names: Mapping[Path, Sequence[str]]) -> None:
 
 
 def _send(package: Path, hub: HubAddress, progress: Callable[[int, int], None]) -> str:
-    path, length = f"/api/push/{checksum(package)}", package.stat().st_size
-    failed = most = 0
+    path, length = f"/api/push/{sha256_of([package])}", package.stat().st_size
+    failed = furthest = 0
     offset: int | None = None
     with package.open("rb") as file:
         while True:
             try:
                 if offset is None:
-                    answer = _ask(hub, "GET", path)
+                    answer = _request(hub, "GET", path)
                 else:
                     file.seek(offset)
                     headers = {"Upload-Offset": str(offset), "Upload-Length": str(length)}
-                    answer = _ask(hub, "PUT", path, file.read(_PART_BYTES), headers)
-            except _Elsewhere as error:
+                    answer = _request(hub, "PUT", path, file.read(_PART_BYTES), headers)
+            except _OffsetMismatch as error:
                 failed += 1
-                if error.offset == offset or failed >= _TRIES:
+                if error.offset == offset or failed >= _MAX_TRIES:
                     raise HpcprofError(f"{hub.url} accepts no more than {offset:,} bytes of it.") from None
                 answer = {"offset": error.offset, "run": None}
             except ssl.SSLCertVerificationError as error:
@@ -208,7 +208,7 @@ def _send(package: Path, hub: HubAddress, progress: Callable[[int, int], None]) 
                 ) from None
             except (OSError, http.client.HTTPException, _Unavailable) as error:
                 failed += 1
-                if failed >= _TRIES:
+                if failed >= _MAX_TRIES:
                     raise HpcprofError(
                         f"{hub.url} cannot be reached: {error}; push again to resume."
                     ) from None
@@ -218,8 +218,8 @@ def _send(package: Path, hub: HubAddress, progress: Callable[[int, int], None]) 
             offset = answer.get("offset")
             if not isinstance(offset, int) or not 0 <= offset <= length:
                 raise HpcprofError(f"{hub.url} is not a hub: it does not say how much of the package it has.")
-            if offset > most:
-                failed, most = 0, offset
+            if offset > furthest:
+                failed, furthest = 0, offset
             run = answer.get("run")
             progress(length if run else offset, length)
             if run:
@@ -230,8 +230,8 @@ class _Unavailable(Exception):
     """The hub, or a proxy before it, cannot answer now."""
 
 
-class _Elsewhere(Exception):
-    """The hub has more or less of a package than was thought."""
+class _OffsetMismatch(Exception):
+    """The hub has another number of bytes of a package than was assumed."""
 
     def __init__(self, offset: int) -> None:
         super().__init__()
@@ -239,8 +239,8 @@ class _Elsewhere(Exception):
 
 
 @contextmanager
-def _ended_in_time(hub: HubAddress, connection: http.client.HTTPConnection) -> Iterator[None]:
-    """End an answer that takes longer than a silent hub would be waited for; raises HpcprofError then."""
+def _time_limit(hub: HubAddress, connection: http.client.HTTPConnection) -> Iterator[None]:
+    """Close the connection and raise HpcprofError if the block takes longer than `_TIMEOUT_S`."""
     over = Event()
 
     def end() -> None:
@@ -263,14 +263,14 @@ def _ended_in_time(hub: HubAddress, connection: http.client.HTTPConnection) -> I
         raise HpcprofError(f"{hub.url} did not end its answer within {_TIMEOUT_S:g} s; push again to resume.")
 
 
-def _ask(
+def _request(
     hub: HubAddress, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None
 ) -> dict[str, Any]:
     connection = hub.connect()
     try:
         sent = {"Authorization": f"Bearer {hub.token}", **(headers or {})}
         connection.request(method, path, body, sent)
-        with _ended_in_time(hub, connection):
+        with _time_limit(hub, connection):
             answer = connection.getresponse()
             text = answer.read(1 << 20).decode("utf-8", "replace")
     finally:
@@ -283,9 +283,9 @@ def _ask(
     if answer.status >= 500:
         raise _Unavailable(f"it answered {answer.status}{reason and ': '}{reason.rstrip('.')}")
     if answer.status == 409 and isinstance(reply, dict) and isinstance(reply.get("offset"), int):
-        raise _Elsewhere(reply["offset"])
+        raise _OffsetMismatch(reply["offset"])
     if answer.status != 200:
-        reason = reason or _BEFORE_THE_HUB.get(
+        reason = reason or _PROXY_REFUSALS.get(
             answer.status, "it is not a hub, or a proxy before it keeps pushes out"
         )
         raise HpcprofError(f"{hub.url} refused ({answer.status}): {reason.rstrip('.')}.")

@@ -1,4 +1,4 @@
-"""The runs of a sweep: the step, or else the whole job, by the values of its parameters."""
+"""The runs of a sweep: step time, or else job time, by the values of the parameters."""
 
 import re
 from collections.abc import Sequence
@@ -75,9 +75,9 @@ def sweep_sentence(points: Sequence[SweepPoint]) -> str:
 
 
 def differing_words(commands: Sequence[Sequence[str]], template: Sequence[str] = ()) -> list[str]:
-    """Return the words of each command that the others do not have, a value with the option before it.
+    """Return the words in which commands differ, each value with the option before it.
 
-    A value without an option has the name that the ``template`` of a sweep has in its place, ``{name}``.
+    A value without an option gets its name from the placeholder ``{name}`` in the ``template`` of the sweep.
     Commands of different lengths are returned whole.
     """
     if len({len(words) for words in commands}) > 1:

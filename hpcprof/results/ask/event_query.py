@@ -1,4 +1,4 @@
-"""Executes SQL over the events of runs: DuckDB on their Parquet files, read-only and in limited memory."""
+"""Execute SQL over the events of runs: DuckDB on their Parquet files, read-only, in limited memory."""
 
 import os
 import re
@@ -29,23 +29,23 @@ from hpcprof.results.store.run_communication import load_communication
 from hpcprof.results.store.store import Store
 from hpcprof.runs.directory import Run
 
-_Keep = Callable[[Sequence[RankEvents]], dict[int, str]]
+_KeepEvents = Callable[[Sequence[RankEvents]], dict[int, str]]
 
 MEMORY = "50%"
-"""The share of the machine's or the job's memory that a query takes before it writes to disk."""
+"""Default share of the machine's or the job's memory that a query uses before it writes to disk."""
 
-_FIRST_VERSION = 2
-_PATIENCE_SECONDS = 0.05
+_MIN_DUCKDB_VERSION = 2
+_INTERRUPT_SECONDS = 0.05
 
-# Starting a process costs more than keeping the events of a small rank.
-_MOST_IN_A_TASK = 16
-_LEAST_TASKS = 8
-_ROWS_AT_ONCE = 10_000
-_TYPES = {pa.int64(): "BIGINT", pa.float64(): "DOUBLE", pa.string(): "VARCHAR", pa.bool_(): "BOOLEAN"}
+# Starting a process costs more than keeping the events of a small rank, so a task has several ranks.
+_MAX_RANKS_PER_TASK = 16
+_MIN_TASKS = 8
+_FETCHED_ROWS = 10_000
+_SQL_TYPES = {pa.int64(): "BIGINT", pa.float64(): "DOUBLE", pa.string(): "VARCHAR", pa.bool_(): "BOOLEAN"}
 
 
 class EventFiles(msgspec.Struct, frozen=True):
-    """The events of ranks, and what is missing."""
+    """The events of ranks, and the reasons why some are missing."""
 
     files: list[tuple[RankEvents, dict[str, int]]] = msgspec.field(default_factory=list)
     """The files of each rank, with the number of rows of each table."""
@@ -56,7 +56,7 @@ class EventFiles(msgspec.Struct, frozen=True):
 def schema() -> QueryResult:
     """Return the tables of events with their columns."""
     rows: list[tuple[Value, ...]] = [
-        (table, column.name, _TYPES[column.type].lower())
+        (table, column.name, _SQL_TYPES[column.type].lower())
         for table, columns in event_schemas().items()
         for column in columns
     ]
@@ -66,37 +66,37 @@ def schema() -> QueryResult:
 def find_events(
     runs: Sequence[Run], store: Store, executor: Executor = serially, progress: Progress | None = None
 ) -> EventFiles:
-    """Find the events of runs; profiles whose events were not kept are read once, and theirs are kept.
+    """Find the events of runs; profiles without kept events are read, and their events are kept.
 
     Raises HpcprofError if a run has not been collected, or no rank has events.
     """
     files = EventFiles()
     for run in runs:
-        _find_events(run, store, partial(_keep, run, store, executor, progress), None, files)
-    return _with_events(files)
+        _find_events(run, store, partial(_keep_lacking, run, store, executor, progress), None, files)
+    return _require_events(files)
 
 
 def find_kept_events(runs: Sequence[tuple[Run, Path, Mapping[int, str]]], store: Store) -> EventFiles:
-    """Find the events of runs that are kept; nothing is written.
+    """Find the kept events of runs; nothing is written.
 
-    ``runs`` has for each run the folder of the events that it has none of itself, but no other tables, and by
-    rank why there are none either. Raises HpcprofError if a run has not been collected, or no rank has
-    events.
+    ``runs`` has for each run a spare folder, with events of ranks that the run itself has not kept, and the
+    reasons by rank why these are missing too. Raises HpcprofError if a run has not been collected, or no rank
+    has events.
     """
     files = EventFiles()
-    for run, spare, reasons in runs:
-        _find_events(run, store, partial(_missing_events, reasons), spare, files)
-    return _with_events(files)
+    for run, spare_folder, reasons in runs:
+        _find_events(run, store, partial(_missing_events, reasons), spare_folder, files)
+    return _require_events(files)
 
 
-def _with_events(files: EventFiles) -> EventFiles:
+def _require_events(files: EventFiles) -> EventFiles:
     if not files.files:
         raise HpcprofError(files.missing[0])
     return files
 
 
 class EventAnswer(msgspec.Struct, frozen=True):
-    """The rows of a query over events, which are fetched when they are iterated over."""
+    """The result of a query over events; its rows are fetched during iteration."""
 
     columns: list[str]
     rows: Iterator[tuple[Value, ...]]
@@ -113,60 +113,62 @@ def asking(sql: str, files: EventFiles, memory: str = MEMORY) -> Iterator[EventA
     """
     duckdb = _duckdb()
     with tempfile.TemporaryDirectory(prefix="hpcprof-query-") as folder, ThreadPoolExecutor(1) as pool:
-        pool.submit(int).result()  # Ctrl-C could otherwise come while the thread starts with DuckDB's work.
+        pool.submit(int).result()  # start the thread, so that Ctrl-C cannot come between start and query
         connection = duckdb.connect(":memory:")
-        run = partial(_run, pool, duckdb.Error)
+        run = partial(_run_in_thread, pool, duckdb.Error)
         try:
-            run(_restrict, connection, _views(Path(folder), files), Path(folder), memory)
+            run(_restrict_connection, connection, _views(Path(folder), files), Path(folder), memory)
             kinds = [statement.type for statement in run(connection.extract_statements, sql)]
             if kinds != [duckdb.StatementType.SELECT]:
                 raise UsageError("hpcprof query --events takes one SELECT: it only reads.")
             run(connection.execute, sql)
             names = distinct_names([column[0] for column in connection.description or ()])
-            yield EventAnswer(names, _rows(partial(run, connection.fetchmany, _ROWS_AT_ONCE)))
+            yield EventAnswer(names, _plain_rows(partial(run, connection.fetchmany, _FETCHED_ROWS)))
         finally:
-            _interrupt(pool, connection)
+            _interrupt_query(pool, connection)
             connection.close()
 
 
 def _duckdb() -> Any:
-    """Return the package, unless it is of a version whose SELECT can start logging to files."""
+    """Import DuckDB; refuse versions whose SELECT can start logging to files."""
     try:
         import duckdb
     except ImportError:
         state = "it is not installed"
     else:
-        if int(duckdb.__version__.partition(".")[0]) >= _FIRST_VERSION:
+        if int(duckdb.__version__.partition(".")[0]) >= _MIN_DUCKDB_VERSION:
             return duckdb
         state = f"{duckdb.__version__} is installed"
     raise UsageError(
-        f"hpcprof query --events needs DuckDB {_FIRST_VERSION}.0 or later, and {state}: "
+        f"hpcprof query --events needs DuckDB {_MIN_DUCKDB_VERSION}.0 or later, and {state}: "
         "pip install 'hpcprof[events]' (Python 3.11 or later)."
     )
 
 
-def _rows(fetch: Callable[[], list[tuple[Any, ...]]]) -> Iterator[tuple[Value, ...]]:
+def _plain_rows(fetch: Callable[[], list[tuple[Any, ...]]]) -> Iterator[tuple[Value, ...]]:
     while rows := fetch():
         yield from (tuple(map(plain_value, row)) for row in rows)
 
 
-def _run(pool: ThreadPoolExecutor, error: type[Exception], function: Callable[..., Any], *values: Any) -> Any:
+def _run_in_thread(
+    pool: ThreadPoolExecutor, error: type[Exception], function: Callable[..., Any], *values: Any
+) -> Any:
     try:
         return pool.submit(function, *values).result()
     except error as problem:
-        reason = _sentence(str(problem))
+        reason = _error_sentence(str(problem))
         raise UsageError(f"{reason}. Tables and columns: hpcprof query --events --schema.") from None
 
 
-def _interrupt(pool: ThreadPoolExecutor, connection: Any) -> None:
-    """End what the pool's thread still does: a connection that is busy cannot be closed."""
+def _interrupt_query(pool: ThreadPoolExecutor, connection: Any) -> None:
+    """Interrupt the query of the pool's thread: a busy connection cannot be closed."""
     idle = pool.submit(int)
-    while not wait([idle], timeout=_PATIENCE_SECONDS).done:
+    while not wait([idle], timeout=_INTERRUPT_SECONDS).done:
         # Only a query that has begun can be interrupted.
         connection.interrupt()
 
 
-def _sentence(message: str) -> str:
+def _error_sentence(message: str) -> str:
     """Return DuckDB's message without the repeated SQL and without advice on its settings."""
     if re.search("(disabled|locked)", message) and "onfiguration" in message:
         return "hpcprof query --events reads nothing but the events of its runs"
@@ -176,8 +178,10 @@ def _sentence(message: str) -> str:
     return f"{text}: give the query more with --memory" if "failed to allocate" in text else text
 
 
-def _restrict(connection: Any, views: Mapping[str, tuple[list[str], str]], folder: Path, memory: str) -> None:
-    """Create views on files, and then let the connection read these files and change nothing."""
+def _restrict_connection(
+    connection: Any, views: Mapping[str, tuple[list[str], str]], folder: Path, memory: str
+) -> None:
+    """Create views on files, and restrict the connection to reading these files."""
     spill = folder / "spill"
     spill.mkdir()
     files = [file for paths, _ in views.values() for file in paths]
@@ -202,8 +206,8 @@ def _restrict(connection: Any, views: Mapping[str, tuple[list[str], str]], folde
 def _views(folder: Path, files: EventFiles) -> dict[str, tuple[list[str], str]]:
     """Return, for each table, its files and the SQL of the view on them.
 
-    The files are reached through links with plain names: in the path of a run, brackets would be a pattern
-    and an equals sign a partition.
+    The SQL names files by links, since DuckDB reads brackets in a path as a pattern and an equals sign as a
+    partition.
     """
     links: dict[Path, Path] = {}
     for events, _ in files.files:
@@ -222,7 +226,7 @@ def _views(folder: Path, files: EventFiles) -> dict[str, tuple[list[str], str]]:
             ]
         # A file of matches has the ranks in a column, and no folder for each.
         partitions = columns.names[: 1 if table == MATCHES else 2]
-        views[table] = paths, f"CREATE VIEW {table} AS {_select(columns, paths, partitions)}"
+        views[table] = paths, f"CREATE VIEW {table} AS {_select_statement(columns, paths, partitions)}"
     return views
 
 
@@ -238,12 +242,12 @@ def _match_files(files: EventFiles, links: Mapping[Path, Path]) -> list[str]:
     return paths
 
 
-def _select(columns: pa.Schema, paths: Sequence[str], partitions: Sequence[str]) -> str:
+def _select_statement(columns: pa.Schema, paths: Sequence[str], partitions: Sequence[str]) -> str:
     if not paths:
-        nulls = ", ".join(f'CAST(NULL AS {_TYPES[c.type]}) AS "{c.name}"' for c in columns)
+        nulls = ", ".join(f'CAST(NULL AS {_SQL_TYPES[c.type]}) AS "{c.name}"' for c in columns)
         return f"SELECT {nulls} WHERE false"
     names = ", ".join(f'"{column.name}"' for column in columns)
-    kinds = ", ".join(f"'{name}': {_TYPES[columns.field(name).type]}" for name in partitions)
+    kinds = ", ".join(f"'{name}': {_SQL_TYPES[columns.field(name).type]}" for name in partitions)
     types = f"hive_partitioning = true, hive_types = {{{kinds}}}"
     return f"SELECT {names} FROM read_parquet([{', '.join(map(_quote_name, paths))}], {types})"
 
@@ -252,7 +256,9 @@ def _quote_name(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def _find_events(run: Run, store: Store, keep: _Keep, spare: Path | None, files: EventFiles) -> None:
+def _find_events(
+    run: Run, store: Store, keep: _KeepEvents, spare_folder: Path | None, files: EventFiles
+) -> None:
     profiles = store.profiles(run.id) if store.exists() else {}
     if not profiles:
         raise not_collected_error(run, store)
@@ -263,8 +269,8 @@ def _find_events(run: Run, store: Store, keep: _Keep, spare: Path | None, files:
     reasons = keep([events for events in wanted if rows[events] is None])
     for events in wanted:
         counts = rows[events] or events.rows()
-        if counts is None and spare is not None:
-            beside = replace(events, folder=spare)
+        if counts is None and spare_folder is not None:
+            beside = replace(events, folder=spare_folder)
             counts, other_counts = events.written_rows(), beside.rows()
             if other_counts is None:
                 continue
@@ -272,7 +278,7 @@ def _find_events(run: Run, store: Store, keep: _Keep, spare: Path | None, files:
             files.files.append((beside, new))
         if counts is not None:
             files.files.append((events, counts))
-            # A process that was killed may have kept some of its ranks.
+            # A process that was killed may have kept some of its ranks before.
             reasons.pop(events.rank, None)
     for reason in dict.fromkeys(reasons.values()):
         ranks = [rank for rank, other in reasons.items() if other == reason]
@@ -283,7 +289,7 @@ def _missing_events(reasons: Mapping[int, str], lacking: Sequence[RankEvents]) -
     return {events.rank: reasons.get(events.rank, "they were not kept") for events in lacking}
 
 
-def _keep(
+def _keep_lacking(
     run: Run, store: Store, executor: Executor, progress: Progress | None, lacking: Sequence[RankEvents]
 ) -> dict[int, str]:
     if not lacking:
@@ -303,7 +309,7 @@ def _keep(
         )
         for events in lacking
     ]
-    size = max(1, min(_MOST_IN_A_TASK, len(tasks) // _LEAST_TASKS))
+    size = max(1, min(_MAX_RANKS_PER_TASK, len(tasks) // _MIN_TASKS))
     chunks = [tuple(tasks[first : first + size]) for first in range(0, len(tasks), size)]
     reasons, finished = {}, 0
     for chunk, result in executor(keep_events, chunks):

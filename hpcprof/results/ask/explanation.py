@@ -1,4 +1,4 @@
-"""Explains a run: gathers what the explanation needs, computes it once and keeps it in the store."""
+"""Explain a run: gather the inputs of the explanation, compute it once and keep it in the store."""
 
 from __future__ import annotations
 
@@ -65,41 +65,41 @@ if TYPE_CHECKING:  # a kept explanation needs none of them
     from hpcprof.results.store.tables import ProfileRow
     from hpcprof.runs.step_time import StepTime
 
-_PATH, _COSTS, _SLOWDOWNS = "critical_path", "profiler_cost", "operation_slowdowns"
-"""The analyses that come with an explanation."""
+_CRITICAL_PATH, _PROFILER_COSTS, _SLOWDOWNS = "critical_path", "profiler_cost", "operation_slowdowns"
+"""Analyses that are computed with an explanation."""
 
-_READ = (_PATH, "mpi_waits")
-"""The analyses whose losses make findings uncertain."""
+_ANALYSES_READ = (_CRITICAL_PATH, "mpi_waits")
+"""Analyses whose losses make findings uncertain."""
 
-_HARMLESS = (
+_HARMLESS_LOSSES = (
     *(LossKind.NOTE, LossKind.CLOCK, LossKind.OPEN, LossKind.STEP, LossKind.BEFORE),
     *(LossKind.NUMBERED, LossKind.MERGED, LossKind.TABLE, LossKind.QUEUED, LossKind.REPEATED),
 )
 """Losses that leave out no event of the capture."""
 
-_FEW_LAUNCHES = 0.01
-"""Maximum share of operations without a launch call that does not matter: a capture begins amid work."""
+_MAX_HARMLESS_LAUNCHES = 0.01
+"""Maximum harmless share of operations without a launch call: a capture begins amid work."""
 
-_MPI = "MPI_"
-"""Names of places between calls of MPI contain it."""
+_MPI_PREFIX = "MPI_"
+"""Part of the names of places between MPI calls."""
 
 _VERSION_KEY, _VERSION = "version", 28
-"""Raised when explanations say something else about the same analyses: they are then computed again."""
+"""Increased when explanations of unchanged analyses change, so that they are computed again."""
 
 RanksRead = Callable[[int, int], None]
-"""Called with the number of ranks read so far and that of all ranks; then the causes are judged."""
+"""Called with the number of ranks read so far, and the number of all ranks."""
 
-_FEWEST_LINES, _MOST_LINES, _MOST_STEPS = 10, 2000, 2000
-"""The fewest lines about steps that tell something without a profile, and the most that are looked at."""
+_MIN_STEP_LINES, _MAX_STEP_LINES, _MAX_STEPS = 10, 2000, 2000
+"""Minimum step lines for an explanation without profiles; maximum lines and steps that are analyzed."""
 
 _MAX_LISTED_NAMES = 12
-"""The most valid names that an error lists."""
+"""Maximum number of valid names in an error."""
 
 
 def kept_explanation(run: Run, store: Store) -> Explanation | None:
-    """Return the explanation of a run that the store keeps; None if there is none.
+    """Return the stored explanation of a run; None if there is none.
 
-    One of an earlier version of hpcprof counts only where the run is out of reach.
+    An explanation of an earlier version of hpcprof counts only if the run's folder cannot be reached.
     """
     row = store.explanation(run.id) if store.exists() else None
     if row is None or (row.analysis_version != ANALYSIS_VERSION and is_folder(run.path)):
@@ -116,10 +116,9 @@ def kept_explanation(run: Run, store: Store) -> Explanation | None:
 def explain_for_report(
     run: Run, store: Store, progress: RanksRead | None = None, executor: Executor = serially
 ) -> str:
-    """Compute the explanation that a report shows; return why that failed, empty if it did not.
+    """Compute the explanation that a report shows; return the reason of a failure, else an empty text.
 
-    A report has more to say than this, so nothing that goes wrong here may end it. A run without timelines
-    has nothing to explain.
+    A report has other parts, so no error of this one may end it. A run without timelines is not explained.
     """
     profiles = store.profiles(run.id) if store.exists() else {}
     if not any(content_of(profile.kind) is ProfileContent.TIMELINE for profile in profiles.values()):
@@ -143,7 +142,7 @@ def explain(
     step_ns: int | None = None,
     as_recorded: bool = False,
 ) -> Explanation:
-    """Explain where the time of a step goes, why, and what it would gain.
+    """Explain where the time of a step goes, with the causes and the saving of each.
 
     The explanation is computed once and kept in the store until a profile of the run changes. ``executor``
     computes the lazy analyses (`hpcprof.results.ask.tables`).
@@ -151,7 +150,7 @@ def explain(
     ``as_recorded`` leaves the profiler's share in, and that explanation is not kept. Raises HpcprofError if
     the run has not been collected, or its timelines cannot be read.
     """
-    now = partial(as_of_now, run=run, store=store)
+    now = partial(with_live_findings, run=run, store=store)
     if is_unprofiled(run, store):
         return now(_explain_unprofiled(run, store))
     given_step = None if step_ns is None else StepAlone(step_ns, step_ns, step_ns, GIVEN)
@@ -161,7 +160,9 @@ def explain(
         stored = kept_explanation(run, store)
         if stored is not None and given_step in (None, stored.step.alone_ns):
             return now(stored)
-        explanation, is_kept = _compute(run, store, progress, executor, given_step or step_alone(run, store))
+        explanation, is_kept = _compute_and_store(
+            run, store, progress, executor, given_step or step_alone(run, store)
+        )
         if is_kept:
             return now(explanation)
 
@@ -171,8 +172,8 @@ _RECORD_MORE_MPI = (
 )
 
 
-def as_of_now(explanation: Explanation, run: Run, store: Store) -> Explanation:
-    """Return an explanation with what no profile tells: a stall, a failure, slower steps, and memory."""
+def with_live_findings(explanation: Explanation, run: Run, store: Store) -> Explanation:
+    """Add live findings from the run's folder: a stall, a failure, slower steps, memory, untraced calls."""
     ranks = _world_size(run) or explanation.step.ranks
     findings = [*explanation.findings, *memory_findings(memory_rows(run, store), ranks)]
     findings += [
@@ -215,8 +216,8 @@ def _explain_unprofiled(run: Run, store: Store) -> Explanation:
         replay_error_pct=None,
     )
     reason = "the run was not profiled (hpcprof run --profiler auto shows where its time goes)"
-    findings, rare = _of_noted_steps(run, store, tuple(sorted(steps)), noted)
-    slow = None if findings else _of_files(run, store)
+    findings, rare = _explain_noted_steps(run, store, tuple(sorted(steps)), noted)
+    slow = None if findings else _file_findings(run, store)
     if isinstance(slow, str):
         reason = f"{reason}; {slow}"
     elif slow is not None:
@@ -226,8 +227,8 @@ def _explain_unprofiled(run: Run, store: Store) -> Explanation:
     return Explanation(findings, (), (NotJudged(CAUSES, reason), *lost, *rare), summary)
 
 
-def _of_files(run: Run, store: Store) -> Finding | str | None:
-    """Return what logs of Darshan show of a run without profiles, or why nothing; None without logs."""
+def _file_findings(run: Run, store: Store) -> Finding | str | None:
+    """Return the finding of Darshan's logs of a run without profiles, or why there is none; None without."""
     if not store.exists() or not store.has_run(run.id):
         return None
     tables = RunTables(run, store)
@@ -239,16 +240,16 @@ def _of_files(run: Run, store: Store) -> Finding | str | None:
     return slow_files(tables.frames["darshan_files"])
 
 
-def _of_noted_steps(
+def _explain_noted_steps(
     run: Run, store: Store, ranks: tuple[int, ...], whole: StepTime | None
 ) -> tuple[tuple[Finding, ...], tuple[NotJudged, ...]]:
-    """Return what the noted steps of a run show with what its nodes did meanwhile; few steps show nothing.
+    """Return the findings from the noted steps of a run and the samples of its nodes; none with few steps.
 
-    ``whole`` is the time of all of them, of which shares are; if there are too many, the last ones are looked
-    at, and shares are of these.
+    Shares are of ``whole``, the time of all steps. If there are too many steps, only the last
+    ones are analyzed, and shares are of these.
     """
     lines = step_lines(run, ranks[:1]).get(ranks[0], ()) if ranks else ()
-    if len(lines) < _FEWEST_LINES or whole is None:
+    if len(lines) < _MIN_STEP_LINES or whole is None:
         return (), ()
     # Runs without steps do without these imports.
     from hpcprof.analysis.explain.explain import explain_noted
@@ -263,13 +264,13 @@ def _of_noted_steps(
     else:
         mapped = mapped_beside_profiles(run)
         rows, files = (analyze_run(ANALYSES[name], {}, mapped[ANALYSES[name].map]).rows for name in names)
-    chosen = lines[-_MOST_LINES:]
+    chosen = lines[-_MAX_STEP_LINES:]
     # A line says when its last step ended: the first one is preceded by the begin of its first step.
     begin = chosen[0].time - sum(wall * count for wall, count in chosen[0].times) / 1e9
     noted = noted_steps((msgspec.structs.replace(chosen[0], time=begin), *chosen))
     assert noted is not None
     series = single_steps(noted)
-    newest = StepSeries(*(column[-_MOST_STEPS:] for column in (series.steps, series.wall, series.ranks)))
+    newest = StepSeries(*(column[-_MAX_STEPS:] for column in (series.steps, series.wall, series.ranks)))
     if len(newest.wall) >= whole.steps:
         return explain_noted(newest, ranks, rows, files, whole.elapsed_ns)
     mean = float(newest.wall.mean())
@@ -278,11 +279,11 @@ def _of_noted_steps(
     return findings, (*rare, *([NotJudged("earlier steps", last)] if findings else []))
 
 
-def _compute(
+def _compute_and_store(
     run: Run, store: Store, progress: RanksRead | None, executor: Executor, alone: StepAlone | None
 ) -> tuple[Explanation, bool]:
     """Return an explanation, and False if a profile changed while it was computed."""
-    # Only here: a kept explanation needs neither pandas nor the graph.
+    # A stored explanation needs neither pandas nor the graph.
     import pandas as pd
 
     from hpcprof.analysis.framework.outcome import Outcome, in_declared_columns
@@ -292,8 +293,10 @@ def _compute(
     explanation, path, slowdowns = _explain_run(run, store, progress, executor, alone)
     costs = pd.DataFrame([asdict(cost) for cost in explanation.step.profiler_cost])
     outcomes = {
-        _PATH: Outcome(path, "" if len(path) else "the steps have no path through threads and streams"),
-        _COSTS: Outcome(costs, "" if len(costs) else "the profiler's share of a step is unknown"),
+        _CRITICAL_PATH: Outcome(
+            path, "" if len(path) else "the steps have no path through threads and streams"
+        ),
+        _PROFILER_COSTS: Outcome(costs, "" if len(costs) else "the profiler's share of a step is unknown"),
         _SLOWDOWNS: Outcome(slowdowns, "" if len(slowdowns) else "the run has no table of operations"),
     }
     outcomes = {name: in_declared_columns(outcome, ANALYSES[name]) for name, outcome in outcomes.items()}
@@ -311,7 +314,7 @@ def _late_ranks(
 ) -> dict[str, Outcome]:
     """Return ``skew_summary`` and ``skew`` with the costs of late ranks by their findings.
 
-    Where every rank was ``replayed``, those without a finding come last because others hand them their work.
+    If every rank was ``replayed``, ranks without a finding are late only because of the others' work.
     """
     from hpcprof.analysis.framework.outcome import Outcome
 
@@ -402,14 +405,14 @@ def what_if(run: Run, store: Store, texts: Sequence[str]) -> Prediction:
         return what_if_operations(table, changes)
     inputs = explain_inputs(run, store)
     for text, change in zip(texts, changes, strict=True):
-        _check(text, change, inputs)
+        _check_change(text, change, inputs)
     from hpcprof.analysis.explain.whatif import predict
 
     return predict(inputs, changes)
 
 
 def explain_inputs(run: Run, store: Store, executor: Executor = serially) -> ExplainInputs:
-    """Gather what an explanation is computed from; ``executor`` is as for `explain`.
+    """Gather the inputs of an explanation; ``executor`` is as for `explain`.
 
     Raises HpcprofError if the run has not been collected by this version of hpcprof, or has no timelines.
     """
@@ -442,13 +445,13 @@ def explain_inputs(run: Run, store: Store, executor: Executor = serially) -> Exp
         window=RunWindows(run, store).read,
         mpi=communication.mpi_calls,
         tables=RunTables(run, store, executor).frames,
-        losses=_losses(run, store),
+        losses=_losses_by_rank(run, store),
         clocks=communication.clocks.clocks,
         aligned=communication.clocks.aligned,
         matches=communication.matches,
         arrivals=communication.arrivals,
         world_size=max(_world_size(run), communication.size, (stored.ranks if stored else None) or 0),
-        gpus=_gpus(run, store),
+        gpus=_gpus_by_rank(run, store),
         call_weights=_call_weights(run, profiles.values()),
     )
 
@@ -469,16 +472,20 @@ def _world_size(run: Run) -> int:
     return ranks if ranks > 1 else 0
 
 
-def _losses(run: Run, store: Store) -> dict[int, tuple[Loss, ...]]:
+def _losses_by_rank(run: Run, store: Store) -> dict[int, tuple[Loss, ...]]:
     losses: dict[int, tuple[Loss, ...]] = {}
     for rank, loss in store.losses(run.id):
-        few = loss.kind is LossKind.LAUNCH and loss.count <= _FEW_LAUNCHES * (loss.of or 0)
-        if loss.kind not in _HARMLESS and not few and any(touches(loss, ANALYSES[name]) for name in _READ):
+        few = loss.kind is LossKind.LAUNCH and loss.count <= _MAX_HARMLESS_LAUNCHES * (loss.of or 0)
+        if (
+            loss.kind not in _HARMLESS_LOSSES
+            and not few
+            and any(touches(loss, ANALYSES[name]) for name in _ANALYSES_READ)
+        ):
             losses[rank] = (*losses.get(rank, ()), loss)
     return losses
 
 
-def _gpus(run: Run, store: Store) -> dict[int, tuple[Gpu, ...]]:
+def _gpus_by_rank(run: Run, store: Store) -> dict[int, tuple[Gpu, ...]]:
     from hpcprof.profiles.timeline import Gpu
 
     gpus_of_ranks: dict[int, list[Gpu]] = defaultdict(list)
@@ -488,7 +495,7 @@ def _gpus(run: Run, store: Store) -> dict[int, tuple[Gpu, ...]]:
     return {rank: tuple(gpus) for rank, gpus in gpus_of_ranks.items()}
 
 
-def _check(text: str, change: Change, inputs: ExplainInputs) -> None:
+def _check_change(text: str, change: Change, inputs: ExplainInputs) -> None:
     if change.kind == "ideal":
         raise UsageError(f"{text!r} changes a table of operations, which the run does not have.")
     if change.rank is not None and change.rank not in inputs.ranks:
@@ -496,7 +503,7 @@ def _check(text: str, change: Change, inputs: ExplainInputs) -> None:
     if change.median and len(inputs.ranks) == 1:
         raise UsageError(f"{text!r} needs the other ranks, and only rank {change.rank} was profiled.")
     # Places between calls of MPI have no range; the replay knows them.
-    if change.kind in ("range", "gpu") and _MPI not in change.pattern:
+    if change.kind in ("range", "gpu") and _MPI_PREFIX not in change.pattern:
         names = set(inputs.tables["ranges"]["range"].dropna())
         if not {change.pattern, change.pattern.rpartition("/")[2]} & names:
             raise unknown("range", change.pattern, names, f" in {text!r}", _MAX_LISTED_NAMES)

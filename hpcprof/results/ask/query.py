@@ -1,4 +1,4 @@
-"""Executes a user's SQL on the results database, read-only."""
+"""Execute a user's SQL on the results database, read-only."""
 
 import math
 import sqlite3
@@ -16,19 +16,19 @@ from sqlalchemy.pool import NullPool
 
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.results.collect.run_names import command_line
-from hpcprof.results.store.database import cause
+from hpcprof.results.store.database import error_line
 from hpcprof.results.store.store import Store
 from hpcprof.results.store.tables import METADATA
 
 Value = int | float | str | None
 
 _STATEMENT_SECONDS = 600
-"""The most seconds of a statement on PostgreSQL, whose server others use too."""
+"""Maximum time of a statement on PostgreSQL, whose server is shared, in seconds."""
 
-_HARMLESS = ("random", "clock_timestamp", "timeofday", "gen_random_uuid")
+_HARMLESS_FUNCTIONS = ("random", "clock_timestamp", "timeofday", "gen_random_uuid")
 """Volatile functions that change nothing."""
 
-_VOLATILE = r"""
+_VOLATILE_SQL = r"""
     SELECT DISTINCT proname FROM pg_catalog.pg_proc
     WHERE provolatile = 'v' AND proname <> ALL (%s) AND oid IN (
         SELECT (regexp_matches(ev_action::text, ':(?:funcid|opfuncid|aggfnoid|winfnoid) (\d+)', 'g'))[1]::oid
@@ -36,11 +36,16 @@ _VOLATILE = r"""
     ) ORDER BY 1
 """
 
-_UNSAFE = ("load_extension", "fts3_tokenizer")
-"""Functions of SQLite that load code, or show and take addresses in memory."""
+_UNSAFE_FUNCTIONS = ("load_extension", "fts3_tokenizer")
+"""Functions of SQLite that load code, or read and return addresses in memory."""
 
-# The actions that a query may take; SQLite refuses all others, ATTACH and VACUUM INTO included.
-_READS = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
+# Actions that a query may take. SQLite refuses all others, among them ATTACH and VACUUM INTO.
+_READING_ACTIONS = {
+    sqlite3.SQLITE_SELECT,
+    sqlite3.SQLITE_READ,
+    sqlite3.SQLITE_FUNCTION,
+    sqlite3.SQLITE_RECURSIVE,
+}
 
 
 class QueryResult(msgspec.Struct, frozen=True):
@@ -65,7 +70,7 @@ def query(
         raise HpcprofError(f"nothing has been collected into {store}: run {collecting} first.")
     try:
         _check_functions(store, sql)
-        with _reading(store, seconds) as connection:
+        with _read_only_connection(store, seconds) as connection:
             # Without parameters, % and : in the SQL have no special meaning. PostgreSQL gets the SQL as
             # DECLARE CURSOR FOR, which accepts one query and no COPY to a file.
             reading = connection.execution_options(no_parameters=True, stream_results=True)
@@ -77,7 +82,7 @@ def query(
     except UnicodeEncodeError:
         raise
     except (SQLAlchemyError, sqlite3.Error, sqlite3.Warning, ValueError) as error:
-        reason = cause(error).rstrip(".")
+        reason = error_line(error).rstrip(".")
         if reason in ("not authorized", "authorization denied"):
             reason = "hpcprof query only reads"
         raise UsageError(f"{reason}. Tables and columns: hpcprof query --schema.") from None
@@ -94,12 +99,14 @@ def schema() -> QueryResult:
 
 
 def _check_functions(store: Store, sql: str) -> None:
-    """Refuse functions that may do more than compute: a transaction that only reads does not stop them.
+    """Refuse volatile functions, which a read-only transaction does not stop.
 
-    PostgreSQL itself parses the statement, as a temporary view that is rolled back and never executed. The
-    stored view names every function by its number, and the server knows which ones are volatile. Raises
-    UsageError if the statement calls a volatile function, or the driver cannot be told to take one statement
-    only.
+    1. PostgreSQL parses the statement as a temporary view, which is never executed.
+    2. The stored view has the number of every function, and the server's catalogue says if it is volatile.
+    3. The view is rolled back.
+
+    Raises UsageError if the statement calls a volatile function, or the driver is not psycopg, which can
+    refuse several statements.
     """
     if store.url.get_backend_name() == "sqlite":
         return
@@ -111,9 +118,9 @@ def _check_functions(store: Store, sql: str) -> None:
         view = f"CREATE TEMPORARY VIEW hpcprof_query AS SELECT 1 FROM ({sql.strip().rstrip(';')}\n) AS q"
         try:
             raw.execute(view, prepare=True)  # a prepared statement is a single one
-            rows = [name for (name,) in raw.execute(_VOLATILE, (list(_HARMLESS),))]
+            rows = [name for (name,) in raw.execute(_VOLATILE_SQL, (list(_HARMLESS_FUNCTIONS),))]
         except engine.dialect.loaded_dbapi.Error as error:
-            raise ValueError(cause(error)) from None
+            raise ValueError(error_line(error)) from None
         finally:
             raw.rollback()
     if rows:
@@ -121,7 +128,7 @@ def _check_functions(store: Store, sql: str) -> None:
 
 
 @contextmanager
-def _reading(store: Store, seconds: int) -> Iterator[Connection]:
+def _read_only_connection(store: Store, seconds: int) -> Iterator[Connection]:
     if store.url.get_backend_name() == "sqlite":
         uri = f"{Path(store.url.database or '').absolute().as_uri()}?mode=ro"
         engine = create_engine(
@@ -141,12 +148,12 @@ def _reading(store: Store, seconds: int) -> Iterator[Connection]:
 
 
 def _authorize(action: int, _: object, function: str | None, *__: object) -> int:
-    denied = action not in _READS or (function or "").lower() in _UNSAFE
+    denied = action not in _READING_ACTIONS or (function or "").lower() in _UNSAFE_FUNCTIONS
     return sqlite3.SQLITE_DENY if denied else sqlite3.SQLITE_OK
 
 
 def plain_value(value: Any) -> Value:
-    """Convert a value to a type of JSON and CSV; PostgreSQL returns sums of whole numbers as decimals."""
+    """Convert a value to a type of JSON and CSV: PostgreSQL returns sums of whole numbers as decimals."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, Decimal):

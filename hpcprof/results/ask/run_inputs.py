@@ -1,4 +1,4 @@
-"""Gathers the inputs of an analysis that spans runs, from the store and from the directory of each run."""
+"""Gather the inputs of analyses that span runs, from the store and from the directory of each run."""
 
 from datetime import datetime
 
@@ -75,7 +75,7 @@ def _facts(
 
 
 def _recorded_facts(facts: dict[tuple[str, str], str]) -> dict[str, str]:
-    """Return what the profiles record of software, machine and environment, by the name of the fact.
+    """Return the recorded facts about software, machine and environment, by name.
 
     The variables that number ranks are left out: they are common facts only where one rank was profiled.
     """

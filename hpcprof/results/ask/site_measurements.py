@@ -1,4 +1,4 @@
-"""Measurements of sites by studies: ``sites/NAME.KIND.json`` in the user's configuration.
+"""Measurements of sites by studies, in ``sites/NAME.KIND.json`` of the user's configuration.
 
 They are the network, and the costs of a profiler for calls of CUDA.
 """
@@ -22,7 +22,7 @@ Measurement = TypeVar("Measurement", bound=msgspec.Struct)
 
 
 def keep_measurement(site: str, kind: str, measured: msgspec.Struct) -> Path:
-    """Write what was measured of a site, instead of an earlier measurement; return the file."""
+    """Write a measurement of a site in place of an earlier one; return the file."""
     path = _file(site, kind)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, msgspec.json.format(msgspec.json.encode(measured)).decode() + "\n")
@@ -87,7 +87,7 @@ def network_of_site(site: str) -> Network | None:
 
 
 class CallTimes(msgspec.Struct, frozen=True):
-    """A kind of calls in a loop, ``ns`` each: alone and recorded, both in each run in which it was timed."""
+    """Times in ns of one kind of call in a loop, without and with the profiler, a value for each run."""
 
     call: str
     alone_ns: tuple[int, ...]
@@ -95,7 +95,7 @@ class CallTimes(msgspec.Struct, frozen=True):
 
     @property
     def cost_ns(self) -> tuple[int, int, int]:
-        """The cost of the profiler for a call, of the quickest runs, and its least and most of two runs."""
+        """The profiler's cost of a call in ns: between the quickest runs, and its minimum and maximum."""
         alone, recorded = self.alone_ns, self.recorded_ns
         return min(recorded) - min(alone), min(recorded) - max(alone), max(recorded) - min(alone)
 

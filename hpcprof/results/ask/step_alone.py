@@ -1,4 +1,4 @@
-"""The step of a run without its profiler: as a user gave it, as ranks noted it, or of another start."""
+"""The step time without the profiler: given by a user, noted by the ranks, or of a reference run."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ if TYPE_CHECKING:
 
     from hpcprof.results.store.store import Store
 
-_WARM_UP = 10
-"""Steps of a reference that do not count."""
+_WARM_UP_STEPS = 10
+"""Number of first steps of a reference run that do not count."""
 
-_START_NS = (200e6, 1_000e6, 2_800e6)
-"""Least, usual and most time that nsys takes once to start and to end in a program: 0.3 to 2.8 s in five
-programs of 12 to 30 s on an H200."""
+_PROFILER_START_NS = (200e6, 1_000e6, 2_800e6)
+"""Minimum, usual and maximum time of nsys' start and end in a program: 0.3 to 2.8 s in five programs of 12 to
+30 s on an H200."""
 
-_MOST_UNCERTAIN = 0.15
-"""Maximum share of a step that this may leave uncertain."""
+_MAX_UNCERTAIN_SHARE = 0.15
+"""Maximum width of the interval that this leaves, as a share of the step."""
 
 
 def step_alone(run: Run, store: Store) -> StepAlone | None:
-    """Return the step of a run without its profiler; None if nothing tells it."""
-    return _earlier_given_step(run, store) or _noted_step(run) or _of_reference(run, store)
+    """Return the step of a run without its profiler; None if it is unknown."""
+    return _earlier_given_step(run, store) or _noted_step(run) or _reference_step(run, store)
 
 
-def _of_reference(run: Run, store: Store) -> StepAlone | None:
-    """Return the step of the program's run without the profiler.
+def _reference_step(run: Run, store: Store) -> StepAlone | None:
+    """Return the step of the reference run, which is the program without the profiler.
 
-    Its ranks have noted steps if the start-up hook knows them. Else there are as many as in the profile of
-    the whole program, and what the two runs take longer or shorter is theirs.
+    If the start-up hook recognizes the steps, the ranks have noted them. Otherwise both runs have as many
+    steps as the profile of the whole program, and the difference of their times is divided among these.
     """
     path = run.path / "reference"
     if not path.is_dir():
         return None
     ranges = store.table(run.id, "step_ranges").rows
     if any(row["chosen"] and row["source"] == HOOK.source for row in ranges):
-        walls = noted_steps(Run(run.id, path))[_WARM_UP:]
+        walls = noted_steps(Run(run.id, path))[_WARM_UP_STEPS:]
         halves = [half for half in (walls[: len(walls) // 2], walls[len(walls) // 2 :]) if half]
         if len(halves) < 2:
             return None
@@ -58,8 +58,8 @@ def _of_reference(run: Run, store: Store) -> StepAlone | None:
         return None
     recorded, steps = kinds[0]["elapsed_ns"], kinds[0]["steps"]
     more = (times[1] or 0) - (times[0] or 0)
-    low, value, high = (recorded - (more - once) / steps for once in _START_NS)
-    if low <= 0 or high - low > _MOST_UNCERTAIN * recorded:
+    low, value, high = (recorded - (more - once) / steps for once in _PROFILER_START_NS)
+    if low <= 0 or high - low > _MAX_UNCERTAIN_SHARE * recorded:
         return None
     return StepAlone(round(value), round(low), round(high), REFERENCE)
 

@@ -1,6 +1,6 @@
-"""The tables of a run: read where they are kept, or computed when they are asked for (`Policy`).
+"""The tables of a run, read from the store or computed on request (`Policy`).
 
-A collect computes no lazy analyses of a rank whose timeline it keeps, unless the profile is so small that
+A collect that keeps the timeline of a rank postpones its lazy analyses, unless the profile is so small that
 reading the timeline again would take longer than the analyses.
 """
 
@@ -44,11 +44,11 @@ if TYPE_CHECKING:  # a report from the store does without
     from hpcprof.results.collect.executors.processes import Processes
     from hpcprof.results.collect.timelines import Timelines
 
-_EVENT_COST = 3e-7
-"""Time that a kept event takes, as a share of the time in which a worker starts."""
+_WORK_PER_EVENT = 3e-7
+"""Work of the lazy analyses for each kept event, in starts of a worker."""
 
 VERDICTS = ("skew", "skew_summary")
-"""The analyses that judge how late ranks are."""
+"""Analyses that judge the lateness of ranks."""
 
 OutcomesByRank = Mapping[int, Mapping[str, "Outcome"]]
 """The outcomes of analyses, by rank or `WHOLE_RUN` and by name."""
@@ -90,7 +90,7 @@ class RunTables(Mapping[str, AnalysisTable]):
 
     @cached_property
     def _step_set(self) -> Callable[[frozenset[StepRule]], StepSet] | None:
-        """Selects the steps of the run that some rules leave; None for a run without steps."""
+        """Function that selects the steps of the run by some rules; None for a run without steps."""
         times = self._store.table(self._run.id, "step_times", ("rank", "step")).columns
         by_rank: dict[int, set[int]] = {}
         for rank, step in zip(times["rank"], times["step"], strict=True):
@@ -116,11 +116,11 @@ class RunTables(Mapping[str, AnalysisTable]):
         return _Frames(cache(self._frame))
 
     def complete(self, names: Iterable[str] = ANALYSES) -> OutcomesByRank:
-        """Compute and store lazy analyses that nobody has asked for yet, and return them.
+        """Compute and store the lazy analyses that are missing, and return them.
 
-        They are not stored if the database cannot be written; nor is the reason why a rank was not analyzed.
+        They are not stored if the database is read-only; failures of a rank are never stored.
         """
-        missing = {} if self._store.read_only else self._store.unasked(self._run.id, names)
+        missing = {} if self._store.read_only else self._store.uncomputed(self._run.id, names)
         if not missing:
             return {}
         # A report without lazy analyses needs no numpy.
@@ -139,11 +139,11 @@ class RunTables(Mapping[str, AnalysisTable]):
         for task, result in self._executor(analyze_kept, tasks):
             rank = task.events.rank
             try:
-                outcomes = result if isinstance(result, dict) else _from_profile(find, task, result)
+                outcomes = result if isinstance(result, dict) else _analyze_profile(find, task, result)
             except HpcprofError as error:
                 outcomes = _not_computed(task.analyses, f"rank {rank} was not analyzed", error)
             else:
-                # A reader without the right to write gets the rows too.
+                # A user who cannot write the database gets the rows too.
                 with suppress(StoreError):
                     store.put_analyses(run.id, rank, outcomes, {rank: task.events.sha256})
             computed[rank] = outcomes
@@ -171,7 +171,7 @@ class RunTables(Mapping[str, AnalysisTable]):
         if computed:
             self._notes = None
         elif self._tables and self._notes is None:
-            # Reading the notes of all analyses takes no longer than searching for those of one.
+            # Reading the notes of all analyses takes no longer than reading those of one.
             self._notes = self._store.notes(self._run.id)
         table = self._store.table(self._run.id, name, notes=self._notes)
         for rank, outcomes in computed.items():
@@ -279,11 +279,11 @@ def _analyze(task: KeptRank, timeline: Timeline) -> dict[str, Outcome]:
 
 
 def _analyze_over_ranks(run: Run, store: Store, names: Sequence[str]) -> Mapping[str, Outcome]:
-    from hpcprof.results.collect.over_ranks import analyze_matched
+    from hpcprof.results.collect.over_ranks import analyze_lazy_over_ranks
 
     sha256 = {rank: profile.sha256 for rank, profile in store.profiles(run.id).items()}
     try:
-        outcomes = analyze_matched(run.id, store, names)
+        outcomes = analyze_lazy_over_ranks(run.id, store, names)
     except StoreError as error:
         return _not_computed(names, "not computed", error)
     with suppress(StoreError):
@@ -298,10 +298,12 @@ def _not_computed(names: Iterable[str], subject: str, error: HpcprofError) -> di
     return {name: Outcome(_no_columns(ANALYSES[name]), reason) for name in names}
 
 
-def _from_profile(find: Callable[[], Timelines], task: KeptRank, result: Lost | None) -> dict[str, Outcome]:
-    """Return the analyses of a rank whose timeline is not kept from its profile.
+def _analyze_profile(
+    find: Callable[[], Timelines], task: KeptRank, result: Lost | None
+) -> dict[str, Outcome]:
+    """Analyze a rank from its profile, because its timeline is not kept.
 
-    Raises HpcprofError if the profile cannot be read, or the process that should have read the timeline was
+    Raises HpcprofError if the profile cannot be read, or the process that read the timeline was
     lost.
     """
     if isinstance(result, Lost):
@@ -317,11 +319,11 @@ def _no_columns(analysis: Analysis) -> dict[str, list[Any]]:
 
 
 def _lazy_tables_in(sql: str, store: Store) -> Iterator[tuple[str, Mapping[int, Sequence[str]]]]:
-    """Yield the runs that lack lazy tables that an SQL query names, and these tables by rank."""
+    """Yield each run that lacks lazy tables which an SQL query names, with these tables by rank."""
     named = {name.lower() for name in re.findall(r"analysis_(\w+)", sql, re.IGNORECASE)}
     names = [name for name in named & ANALYSES.keys() if ANALYSES[name].policy is Policy.LAZY]
     for row in store.runs() if names and store.exists() else ():
-        if lacking := store.unasked(row.id, names):
+        if lacking := store.uncomputed(row.id, names):
             yield row.id, lacking
 
 
@@ -352,7 +354,7 @@ def lazy_on_all_cpus(
     """Compute lazy analyses in processes of this machine, or in this process if that is no slower."""
 
     def work(task: KeptRank) -> float:
-        return sum(task.events.written_rows().values()) * _EVENT_COST
+        return sum(task.events.written_rows().values()) * _WORK_PER_EVENT
 
     yield from _processes(work=work, if_quicker=True)(function, tasks)
 

@@ -1,7 +1,7 @@
-"""Events of a rank in a window of time, or in some of its steps.
+"""The events of a rank in a window of time, or in some of its steps.
 
-The events that a collect kept are read group by group, so that a window takes time and memory for what is in
-it and not for the whole profile. Where none were kept, the profile is read.
+Kept events are read by row group, so that a window takes time and memory for its events and not for the whole
+profile. Without kept events, the profile is read.
 """
 
 from collections.abc import Iterable, Sequence
@@ -31,7 +31,7 @@ from hpcprof.runs.directory import Run
 
 _END_NS = 1 << 62
 """A time in ns after all events."""
-_ON_GPU = ("kernels", "memops", "graphs", "gpu_marks", "counters")
+_GPU_TABLES = ("kernels", "memops", "graphs", "gpu_marks", "counters")
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class RankSteps(Table):
 
 
 def steps_of_ranks(events: Iterable[RankEvents]) -> dict[int, RankSteps]:
-    """Return the steps of those ranks that have some, by rank."""
+    """Return the steps of ranks by rank; ranks without steps are missing."""
     events_by_rank = {event.rank: event for event in events}
     rows = kept_table(events_by_rank.values(), "step_parts", ("step", "start_ns", "wall_ns"), lost={})
     rank, number, start, wall = (rows.column(name).to_numpy() for name in rows.column_names)
@@ -72,7 +72,7 @@ def steps_of_ranks(events: Iterable[RankEvents]) -> dict[int, RankSteps]:
 
 
 def _steps_of_mpi(events: Iterable[RankEvents]) -> dict[int, RankSteps]:
-    """Return the steps of ranks with calls of MPI and without work of which the steps have parts."""
+    """Return the steps of ranks whose only events are MPI calls."""
     columns = ("scope", "start_ns", "end_ns")
     rows = kept_rows(events, "mpi_regions", columns, lost={})
     rows = rows[rows["scope"] == "step"]
@@ -83,9 +83,9 @@ def _steps_of_mpi(events: Iterable[RankEvents]) -> dict[int, RankSteps]:
 
 
 class RunWindows:
-    """Reads windows of the timelines of a collected run; what all of them need is looked up once.
+    """Reads windows of the timelines of a collected run, and looks up what they share once.
 
-    ``spare`` is where `keep` writes the events of ranks that the run has none of.
+    ``spare`` is the folder into which `keep` writes the events of ranks that the run has not kept.
     """
 
     def __init__(self, run: Run, store: Store, spare: Path | None = None) -> None:
@@ -117,7 +117,7 @@ class RunWindows:
         return replace(window, step_range=self._step_ranges.step_range(rank))
 
     def read_capture(self, rank: int) -> tuple[RankSteps, Timeline]:
-        """Read all events of a rank, and the time that those of the host and the GPU take as one step 0."""
+        """Read all events of a rank, with one step 0 that spans the events of the host and the GPU."""
         timeline = self.read(rank, -_END_NS, _END_NS)
         start, end = timeline.of_operations("start", "end")
         tables = (timeline.calls, timeline.ranges, timeline.operators, timeline.mpi_calls)
@@ -130,7 +130,7 @@ class RunWindows:
         ), timeline
 
     def rows(self, rank: int) -> int | None:
-        """Return how many events of a rank are kept; None if none are."""
+        """Return the number of kept events of a rank; None if they are not kept."""
         spare = [self._spare_events(rank, self._spare)] if self._spare else []
         counts = (events.rows() for events in (self._kept[rank], *spare))
         return next((sum(rows.values()) for rows in counts if rows is not None), None)
@@ -165,15 +165,15 @@ class RunWindows:
     def read_steps(self, rank: int, first: int, last: int) -> Timeline:
         """Read the events of the steps of a rank from ``first`` to ``last``.
 
-        On the GPU these are the events while the steps last, and on the host also those since the first of
-        the calls that launched them. Such calls are looked for in one more step before. Raises HpcprofError
-        if the rank has none of these steps, or cannot be read.
+        The GPU's events are those during the steps. The host's events begin with the first call that launched
+        one of these; launches are searched up to one step earlier. Raises HpcprofError if the rank has none
+        of these steps, or cannot be read.
         """
         steps = self.steps(rank)
         inside = np.flatnonzero((steps.number >= first) & (steps.number <= last))
         if not len(inside):
             which = f"step {first}" if first == last else f"steps {first} to {last}"
-            raise HpcprofError(f"rank {rank} of {self._run.id} has no {which}: {_has(steps)}.")
+            raise HpcprofError(f"rank {rank} of {self._run.id} has no {which}: {_numbers_in_words(steps)}.")
         start, end = int(steps.start[inside[0]]), int(steps.end[inside[-1]])
         before = int(steps.start[max(inside[0] - 1, 0)])
         return _from_first_launch(self.read(rank, min(before, start), end), start, end)
@@ -196,14 +196,14 @@ class RunWindows:
         return find_timelines(self._run)
 
 
-def _has(steps: RankSteps) -> str:
+def _numbers_in_words(steps: RankSteps) -> str:
     if not len(steps):
         return "it has no steps"
     return f"its steps are {steps.number.min()} to {steps.number.max()}"
 
 
 def cut(timeline: Timeline, start_ns: int, end_ns: int, tables: tuple[str, ...] = ()) -> Timeline:
-    """Return a timeline with those rows that overlap a window, of some tables or by default of all."""
+    """Return a timeline with the rows that overlap a window, in some tables or by default in all."""
     fields = {}
     for field in tables or timeline_tables():
         table = getattr(timeline, field)
@@ -213,10 +213,10 @@ def cut(timeline: Timeline, start_ns: int, end_ns: int, tables: tuple[str, ...] 
 
 
 def _from_first_launch(timeline: Timeline, start_ns: int, end_ns: int) -> Timeline:
-    """Return the GPU's events of a window, and the host's since the first call that launched one of them."""
+    """Return the GPU's events in a window, and the host's from the first call that launched one of them."""
     started, ended = timeline.of_operations("start", "end")
     call = launch_calls(timeline)[overlaps_window(started, ended, start_ns, end_ns)]
     launched = timeline.calls.start[call[call != NO_CALL]]
     host_start = min(start_ns, int(launched.min(initial=start_ns)))
-    host = tuple(field for field in timeline_tables() if field not in _ON_GPU)
-    return cut(cut(timeline, start_ns, end_ns, _ON_GPU), host_start, end_ns, host)
+    host = tuple(field for field in timeline_tables() if field not in _GPU_TABLES)
+    return cut(cut(timeline, start_ns, end_ns, _GPU_TABLES), host_start, end_ns, host)

@@ -1,4 +1,4 @@
-"""From profiles to results: reads the profile of each rank, runs every analysis and fills the store."""
+"""Collect a run: read the profile of each rank, run every analysis and fill the store."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from hpcprof.profiles.event_folders import origin_path, remove_run_events
 from hpcprof.profiles.losses import over_ranks
 from hpcprof.profiles.readers.declaration import ProfileContent, foreign_kind
 from hpcprof.profiles.readers.discovery import ALL_FORMATS, content_of
-from hpcprof.results.collect.darshan_logs import bring_logs
+from hpcprof.results.collect.darshan_logs import copy_logs
 from hpcprof.results.collect.executors.interface import Executor, Lost, Progress, serially
 from hpcprof.results.collect.executors.processes import Processes
 from hpcprof.results.collect.known_files import KnownFile, remember, remember_settled, unchanged_files
@@ -54,8 +54,8 @@ from hpcprof.results.collect.run_profiles import (
 )
 from hpcprof.results.collect.stalls import is_unprofiled
 from hpcprof.results.collect.step_choice import (
-    captured_steps,
     is_current,
+    requested_steps,
     stored_step_ranges,
     wanted_step_range,
 )
@@ -71,7 +71,7 @@ if TYPE_CHECKING:  # a collect that finds nothing new does without
 
 @dataclass
 class Collected:
-    """The result of a collect: what it did with each profile."""
+    """The result of a collect: the profiles that were read, unchanged and skipped."""
 
     read: list[Path] = field(default_factory=list)
     """Profiles whose results are new in the store."""
@@ -87,7 +87,7 @@ class Collected:
     """The traceback of each skipped profile whose reading ended in an unexpected exception."""
 
     def add(self, other: Collected) -> None:
-        """Add what a collect of another run did."""
+        """Add the result of the collect of another run."""
         for name in self.__dataclass_fields__:
             getattr(self, name).extend(getattr(other, name))
 
@@ -140,20 +140,20 @@ def collect(
 ) -> Collected:
     """Bring the store up to date with the profiles of a run.
 
-    A profile is left alone if the store has the results of the same content. A damaged one is skipped. A
-    run without profiles has only the samples of its nodes stored: its step times and its stall are read
-    where they are.
+    A profile is not read again if the store has the results of the same content. A damaged one is skipped. A
+    run without profiles gets only the samples of its nodes stored: its step times and its stall are read from
+    its folder.
 
-    ``executor`` reads and analyzes the ranks on ``jobs`` CPUs, of which the ranks share the rest if there are
-    fewer; this process alone writes to the store. ``step_range`` names the range that is the step of this run
-    from now on, ``auto`` to have it found, and ``program`` the program, by which ``scaling`` and ``compare``
-    tell programs apart. By default both are what an earlier collect was given, else the step is found, and
-    the program is what the job runs.
+    ``executor`` reads and analyzes the ranks on ``jobs`` CPUs; fewer ranks than CPUs use several threads
+    each. This process alone writes to the store. ``step_range`` names the range that is the step of this run
+    from now on (``auto``: the step is detected again), and ``program`` the program, by which ``scaling`` and
+    ``compare`` distinguish programs. Both default to the values of an earlier collect, else the step is
+    detected and the program is the job's.
 
     Raises HpcprofError if there are no profiles, or two have the same rank; then nothing is stored. Raises
     UsageError if no profile has the range; then no timeline is stored.
     """
-    if bring_logs(run) or run.beside:
+    if copy_logs(run) or run.beside:
         store.delete_run_results(run.id)
     files = _files_to_read(run, store)
     if not files:
@@ -164,29 +164,29 @@ def collect(
     ranks_known = run.manifest is not None and run.manifest.job.ranks > 1
     row = _run_row(run, store, program)
     pending = BatchWriter(row, store)
-    collection = _Collection(row, ranks_known, store, summary, pending)
+    collection = _CollectUnderWay(row, ranks_known, store, summary, pending)
     if not store.profiles(run.id):
-        _prepare(executor, files)
-    # The cache is of whole folders.
+        _import_ahead(executor, files)
+    # The cache has whole folders only.
     unchanged = unchanged_files(files) if run.files is None else {}
     identities = {file: stored.identity for file, stored in unchanged.items()}
     profiles = profiles_by_rank(files, executor, jobs, identities)
     for damage in profiles.damaged:
         summary.skip(damage)
     summary.warnings += profiles.left_out
-    tasks = _tasks(run, store, profiles, max(1, jobs // max(1, len(profiles.paths))), step_range)
+    tasks = _profile_tasks(run, store, profiles, max(1, jobs // max(1, len(profiles.paths))), step_range)
     unchanged_profiles = {
         (stored.identity.path, rank): sha256
         for stored in unchanged.values()
         for rank, sha256 in stored.sha256.items()
     }
     with pending:
-        for count, (task, result) in enumerate(_outcomes(tasks, unchanged_profiles, executor), 1):
+        for count, (task, result) in enumerate(_run_tasks(tasks, unchanged_profiles, executor), 1):
             collection.take(task, result)
             if progress is not None:
                 progress(count, len(tasks), task.path)
     with pending:
-        for task, result in executor(analyze_profile, collection.tasks_again(tasks, step_range)):
+        for task, result in executor(analyze_profile, collection.repeated_tasks(tasks, step_range)):
             collection.take(task, result)
     if run.files is None:
         remember(collection.known_files(profiles))
@@ -199,11 +199,11 @@ def collect(
     summary.warnings += _import_failures(run)
     summary.warnings += foreign_files(run)
     if summary.read or summary.unchanged:
-        summary.warnings += _attempt_read(run)
+        summary.warnings += _attempt_note(run)
         collection.describe_run()
         update_run(run.id, store, executor, run, survey)
         summary.losses = over_ranks(store.losses(run.id))
-        note_collected(run, store.runs_dir or runs_directory())
+        note_collected(run, store.runs_dir)
     if run.files is None and not (summary.read or summary.skipped or summary.warnings):
         read = [task.path for task in tasks]
         database = Path(store.url.database or "")
@@ -228,7 +228,7 @@ def _files_to_read(run: Run, store: Store) -> list[Path]:
         depths = ("*", "*/*", "*/*/*") if is_folder(run.path) else ()
         for depth in depths:
             kinds = [(file, kind) for file in sorted(run.path.glob(depth)) if (kind := foreign_kind(file))]
-            # A trace says more than its summaries.
+            # A trace is named rather than its summaries.
             if kinds:
                 file, kind = min(kinds, key=lambda each: "without times" in each[1])
                 raise HpcprofError(f"no profiles in {run.path}: {file.relative_to(run.path)} is {kind}.")
@@ -260,15 +260,15 @@ def update_run(
 
 
 def _store_beside_profiles(run: Run, store: Store, row: RunRow) -> None:
-    """Store what is known of a run without profiles; a foreign folder may have dumps judged there."""
+    """Store the samples, memory and logs of a run without profiles, and note its collect."""
     from hpcprof.analysis.framework.outcome import analyze_run
     from hpcprof.results.collect.over_ranks import mapped_beside_profiles
 
-    # A folder of somebody else may have samples of memory anywhere.
+    # A foreign folder may have snapshots of memory anywhere.
     sampled = sampled_so_far(run) if run.manifest is not None else None
     row = msgspec.structs.replace(row, sampled=sampled)
     if sampled and store.run(run.id) == row and store.has_run(run.id):
-        note_collected(run, store.runs_dir or runs_directory())
+        note_collected(run, store.runs_dir)
         return
     values = mapped_beside_profiles(run)
     if run.manifest is not None and not any(values.values()):
@@ -278,11 +278,11 @@ def _store_beside_profiles(run: Run, store: Store, row: RunRow) -> None:
         name: analyze_run(item, {}, values[item.map]) for name, item in ANALYSES.items() if item.map in values
     }
     store.put_run(run.id, outcomes, {})
-    note_collected(run, store.runs_dir or runs_directory())
+    note_collected(run, store.runs_dir)
 
 
 def _survey_of_one_program(run: Run, store: Store, executor: Executor, read: list[ProfileTask]) -> RunSurvey:
-    """Survey the ranks of a run, and remove the results of those just read if not all are of one program."""
+    """Survey the ranks of a run; unless all are of one program, remove the results that were just read."""
     from hpcprof.results.collect.over_ranks import survey_ranks
     from hpcprof.results.collect.same_program import check_same_program
 
@@ -301,17 +301,17 @@ def _survey_of_one_program(run: Run, store: Store, executor: Executor, read: lis
     return survey
 
 
-def _prepare(executor: Executor, files: list[Path]) -> None:
-    """While another process imports what workers need, import what this one will need in the end."""
+def _import_ahead(executor: Executor, files: list[Path]) -> None:
+    """Import the analyses over ranks while the server of the workers imports its modules."""
     if isinstance(executor, Processes) and executor.expect([ProfileTask(path, 0) for path in files]):
         for analysis in (analysis for analysis in ANALYSES.values() if analysis.scope is Scope.RUN):
             import_module((analysis.function or analysis.map).partition(":")[0])
 
 
-def _outcomes(
+def _run_tasks(
     tasks: list[ProfileTask], unchanged: Mapping[tuple[Path, int], str], executor: Executor
 ) -> Iterator[tuple[ProfileTask, RankOutcome | Lost]]:
-    """Yield each task with its outcome; ``unchanged`` has the SHA-256 of ranks that need not be read."""
+    """Yield each task with its outcome; ``unchanged`` has the SHA-256 of ranks that are not read again."""
     changed = []
     for task in tasks:
         if task.known is not None and task.known == unchanged.get((task.path, task.rank)):
@@ -322,8 +322,8 @@ def _outcomes(
         yield from executor(analyze_profile, changed)
 
 
-class _Collection(msgspec.Struct):
-    """A collect under way: where results go, and what is known of the profiles so far."""
+class _CollectUnderWay(msgspec.Struct):
+    """A collect under way: the store and its writer, and the facts about the profiles so far."""
 
     run: RunRow
     ranks_known: bool
@@ -336,7 +336,7 @@ class _Collection(msgspec.Struct):
     read: set[Path] = msgspec.field(default_factory=set)
 
     def take(self, task: ProfileTask, result: RankOutcome | Lost) -> None:
-        """Store the results of a profile, or note why there are none."""
+        """Store the results of a profile, or note the reason why there are none."""
         if isinstance(result, Unchanged):
             assert task.known is not None
             # A profile of several ranks has a task for each, and is new if one of them is.
@@ -363,7 +363,7 @@ class _Collection(msgspec.Struct):
                 self.world_sizes[task.path] = result.origin.world_size
 
     def known_files(self, profiles: RankedProfiles) -> dict[Path, KnownFile]:
-        """Return what is now known of the profiles whose results are in the store."""
+        """Return the profiles whose results are in the store, for the cache of known files."""
         return {
             file: KnownFile(identity, self.sha256[identity.path])
             for file, identity in profiles.identities.items()
@@ -371,12 +371,12 @@ class _Collection(msgspec.Struct):
         }
 
     def describe_run(self) -> None:
-        """Store what is now known of the run, such as the number of ranks that most profiles record."""
+        """Store the facts about the run, such as the number of ranks that most profiles record."""
         run = self.run
         sizes = [] if self.ranks_known else [*self.world_sizes.values()]
         stored = self.store.run(run.id)
         if stored is not None and run.ranks is None and not sizes:
-            # Another collect may have found out since this one began, or one was killed before it said so.
+            # A concurrent collect may have stored the number, or a killed one has left it in the events.
             run = msgspec.structs.replace(run, ranks=stored.ranks)
             stored_events = {} if stored.ranks else self.store.rank_events(self.run.id)
             sizes = [size for events in stored_events.values() if (size := events.world_size()) is not None]
@@ -385,8 +385,8 @@ class _Collection(msgspec.Struct):
         if stored != run:
             self.store.describe_run(run)
 
-    def tasks_again(self, tasks: list[ProfileTask], requested: str | None) -> list[ProfileTask]:
-        """Return the tasks of the ranks whose step is not that of the run; each rank was looked at alone.
+    def repeated_tasks(self, tasks: list[ProfileTask], requested: str | None) -> list[ProfileTask]:
+        """Return tasks for the ranks that were analyzed with another step than the ranks' common one.
 
         Raises UsageError if no profile has the range that a user gave.
         """
@@ -409,15 +409,15 @@ class _Collection(msgspec.Struct):
         ]
 
 
-def _attempt_read(run: Run) -> list[str]:
-    """Return which attempt the profiles are of, if the job was started more than once."""
+def _attempt_note(run: Run) -> list[str]:
+    """Return a sentence that names the attempt of the profiles, if the job was started more than once."""
     attempt, last = run.profiled_attempt(), run.attempt
     without = f", since attempt {last} has none" if attempt < last else ""
     return [f"{run.id}: the profiles are of attempt {attempt} of {last}{without}"] if last > 1 else []
 
 
 def _import_failures(run: Run) -> list[str]:
-    """Return a sentence for each trace that nsys recorded, and then could not turn into a report."""
+    """Return a sentence for each recording of nsys that it could not turn into a report."""
     traces = (run.outputs(run.profiled_attempt()) / "profiles").glob("*.qdstrm")
     ends = (".nsys-rep", ".sqlite")
     return [
@@ -431,8 +431,8 @@ def _import_failures(run: Run) -> list[str]:
 def _world_size_warnings(run: Run, world_sizes: Mapping[Path, int]) -> list[str]:
     """Return a warning if profiles record another number of ranks than the run has.
 
-    Without a manifest, or where hpcprof launched one rank, which may have started ranks of its own
-    (torchrun), the number that most profiles record is the expected one. All profiles are collected.
+    Without a manifest, or if hpcprof launched a single process, which may have started ranks of its own
+    (torchrun), the expected number is the one that most profiles record. All profiles are collected.
     """
     if not world_sizes:
         return []
@@ -448,14 +448,14 @@ def _world_size_warnings(run: Run, world_sizes: Mapping[Path, int]) -> list[str]
     return [f"{other[0]}{more} has {size}, but {who} {expected}: is it from another run?"]
 
 
-def _tasks(
+def _profile_tasks(
     run: Run, store: Store, profiles: RankedProfiles, threads: int, requested: str | None
 ) -> list[ProfileTask]:
     """Return the tasks by rank. Nothing is written into a folder that hpcprof did not create."""
     stored = store.profiles(run.id)
     steps = stored_step_ranges(store, run.id)
     step_range = wanted_step_range(requested, steps)
-    # A name that was given before may be that of some ranks only.
+    # A name from an earlier collect may exist on some ranks only.
     needs_steps = step_range is not None and requested is not None
     folder = store.events_folder(run.path)
     with suppress(OSError):  # without the right to write, events are not kept
@@ -478,20 +478,20 @@ def _tasks(
                 profiles.parts.get(rank),
                 step_range,
                 needs_steps,
-                captured_steps(run),
+                requested_steps(run),
             )
         )
     return tasks
 
 
 def _has_events(folder: Path, run_id: str, profile: ProfileRow) -> bool:
-    """Return whether the analyses of a rank are there that analyses over the ranks read."""
+    """Return whether the folder has the analyses of a rank that analyses over the ranks read."""
     timeline = content_of(profile.kind) is ProfileContent.TIMELINE
     return not timeline or origin_path(folder, run_id, profile.rank).is_file()
 
 
 def _run_row(run: Run, store: Store, program: str | None) -> RunRow:
-    """Return what is known of a run before its profiles are read."""
+    """Return the facts about a run before its profiles are read."""
     if program is not None and not program.strip():
         raise UsageError(f"--program {program!r}: give the name of the program that ran.")
     job = run.manifest.job if run.manifest else None
@@ -507,14 +507,14 @@ def _run_row(run: Run, store: Store, program: str | None) -> RunRow:
     )
 
 
-_MOST_RANKS, _MOST_ROWS, _MAX_BATCH_SECONDS = 64, 50_000, 1.0
-"""The most that one transaction stores: rows take memory, and waiting ones are lost in a kill."""
+_MAX_BATCH_RANKS, _MAX_BATCH_ROWS, _MAX_BATCH_SECONDS = 64, 50_000, 1.0
+"""Limits of a transaction in ranks, rows and time: waiting rows take memory, and a kill loses them."""
 
 
 class BatchWriter(msgspec.Struct):
     """Stores the results of ranks of one run, many in a transaction.
 
-    As a context, it stores at the end what still waits, also if an exception ends it.
+    As a context, it stores the waiting results at the end, even after an exception.
     """
 
     run: RunRow
@@ -524,7 +524,7 @@ class BatchWriter(msgspec.Struct):
     _since: float = 0.0
 
     def add(self, rank: int, file: str, outcome: ProfileResults) -> None:
-        """Take the results of a rank, and store all that wait if they are many or have waited for a second.
+        """Add the results of a rank, and store the waiting ones once they reach a limit of a transaction.
 
         Raises StoreError if they cannot be stored.
         """
@@ -549,8 +549,8 @@ class BatchWriter(msgspec.Struct):
         self._waiting.append(results)
         self._rows += sum(map(len, outcome.outcomes.values()))
         late = time.monotonic() - self._since >= _MAX_BATCH_SECONDS
-        if late or len(self._waiting) == _MOST_RANKS or self._rows >= _MOST_ROWS:
-            self._put()
+        if late or len(self._waiting) == _MAX_BATCH_RANKS or self._rows >= _MAX_BATCH_ROWS:
+            self._write()
 
     def __enter__(self) -> None:
         """Do nothing: `add` may be called."""
@@ -558,10 +558,10 @@ class BatchWriter(msgspec.Struct):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Store what waits."""
-        self._put()
+        """Store the waiting results."""
+        self._write()
 
-    def _put(self) -> None:
+    def _write(self) -> None:
         waiting, self._waiting, self._rows = self._waiting, [], 0
         if waiting:
             self.store.put_profiles(self.run, waiting)

@@ -1,4 +1,4 @@
-"""The logs of Darshan of a run: those in its folder, and those that the site has of its job."""
+"""The Darshan logs of a run: in its folder, and in the site's folder of logs."""
 
 import glob
 import re
@@ -19,14 +19,14 @@ if TYPE_CHECKING:  # runs without logs do without
     from hpcprof.analysis.telemetry.darshan import RunLogs
     from hpcprof.profiles.timeline import Ints
 
-_MOST_LOGS, _MAX_LOG_BYTES = 256, 64 << 20
-"""Programs without MPI have a log for each process."""
+_MAX_LOGS, _MAX_LOG_BYTES = 256, 64 << 20
+"""Maximum number of logs of a run (without MPI, each process writes one), and maximum bytes of a log."""
 
 _DAY = timedelta(days=1)
 
 
 def logs_of(run: Run) -> list[Path]:
-    """Return the logs of a run, or in a folder that hpcprof did not make."""
+    """Return the logs of a run, or of a folder that hpcprof did not make."""
     named = {path.name: path for path in run.beside or () if is_darshan_log(path)}
     if run.beside is None or run.files is None:
         darshan_logs = find_darshan_logs(run.path / FOLDER if run.manifest is not None else run.path)
@@ -34,18 +34,18 @@ def logs_of(run: Run) -> list[Path]:
     return [path for _, path in sorted(named.items())]
 
 
-def bring_logs(run: Run) -> bool:
-    """Copy the logs that the site has of a run's job into the run, and return whether there were new ones.
+def copy_logs(run: Run) -> bool:
+    """Copy the site's logs of a run's job into the run; return True if any was new.
 
     Sites delete them after some weeks. Logs that a user named are copied too.
     """
     if run.manifest is None:
         return False
-    logs = [*filter(is_darshan_log, run.beside or ()), *_logs_at_site(run)][:_MOST_LOGS]
+    logs = [*filter(is_darshan_log, run.beside or ()), *_logs_at_site(run)][:_MAX_LOGS]
     folder, brought = run.path / FOLDER, False
     for path in logs:
         target = folder / path.name
-        # A run that somebody else owns is read as it is.
+        # Another user's run cannot be written.
         with suppress(OSError):
             if target.exists() or path.stat().st_size > _MAX_LOG_BYTES:
                 continue
@@ -63,7 +63,7 @@ def _logs_at_site(run: Run) -> Iterator[Path]:
         return
     with suppress(ValueError, KeyError, OSError):
         started = datetime.strptime(run.state_file("started") or "", "%Y-%m-%dT%H:%M:%S%z")
-        # The date is that of the job's begin, by the clock of some time zone.
+        # The date in the name is the job's first day in an unknown time zone.
         day, last = started - _DAY, started + timedelta(seconds=run.manifest.job.walltime) + _DAY
         fields = {"user": glob.escape(run.path.owner()), "job": job[0]}
         while day <= last:
@@ -80,7 +80,7 @@ def run_logs(
 
     ``captured`` returns the steps in its profiles, as for `run_telemetry`.
     """
-    paths = logs_of(run)[:_MOST_LOGS]
+    paths = logs_of(run)[:_MAX_LOGS]
     if not paths:
         return None
     from hpcprof.analysis.telemetry.coincidences import captured_steps

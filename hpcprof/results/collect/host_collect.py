@@ -1,4 +1,4 @@
-"""Collecting a run on its host, if hpcprof is there: results and kept events come here, profiles stay."""
+"""Collect a run on its host with the hpcprof there: results and events come here, profiles stay."""
 
 from pathlib import Path
 
@@ -16,30 +16,30 @@ from hpcprof.runs.directory import Run
 from hpcprof.submit.remote.host import Host
 from hpcprof.submit.remote.mirror import fetch_all, refresh
 
-_RESULTS = "collected.db"
+_DATABASE = "collected.db"
 """The results database in the run's folder on the host."""
 
-_SECONDS = 6 * 3600.0
+_COLLECT_SECONDS = 6 * 3600.0
 
 
 def collect_there(run: Run, host: Host, store: Store, options: list[str]) -> list[str] | None:
-    """Collect a run on its host into a store here, and return what hpcprof said there.
+    """Collect a run on its host into a store here, and return the messages of hpcprof there.
 
-    Nothing is done, and None returned, if the host has no hpcprof of this version, or cannot be reached.
-    ``options`` are further ones of ``hpcprof collect``. Raises HpcprofError if the collect fails there, or
+    Returns None, and does nothing, if the host has no hpcprof of this version or cannot be reached.
+    ``options`` are further options of ``hpcprof collect``. Raises HpcprofError if the collect fails there, or
     its results cannot be read.
     """
     if refresh(run) or not _is_installed(host):
         return None
-    result = host.run(_collect(run, host, options), seconds=_SECONDS)
+    result = host.run(_collect_command(run, host, options), seconds=_COLLECT_SECONDS)
     messages = [visible(line) for line in result.stderr.splitlines() if line.startswith("hpcprof: ")]
-    if _RESULTS not in fetch_all(run, host, [_RESULTS, EVENTS], always=_RESULTS):
+    if _DATABASE not in fetch_all(run, host, [_DATABASE, EVENTS], always=_DATABASE):
         raise HpcprofError(
             f"hpcprof collect failed on {host.name}: {' '.join(messages) or 'it said nothing'}"
         )
-    results = run.path / _RESULTS
+    results = run.path / _DATABASE
     try:
-        return messages if _take(run, results, store) else None
+        return messages if _copy_results(run, results, store) else None
     finally:
         results.unlink(missing_ok=True)
 
@@ -55,15 +55,15 @@ def submit_there(run: Run, host: Host, options: list[str]) -> None:
         raise HpcprofError(
             f"--submit: the job needs hpcprof {__version__} on the PATH of {host.name}: leave it out."
         )
-    result = host.run(_collect(run, host, ["--submit", *options]))
+    result = host.run(_collect_command(run, host, ["--submit", *options]))
     if result.exit_code != 0:
         raise HpcprofError(
             f"hpcprof collect --submit failed on {host.name}: {visible(result.stderr.strip())}"
         )
 
 
-def _collect(run: Run, host: Host, options: list[str]) -> list[str]:
-    database = str(host.folder(run.id) / _RESULTS)
+def _collect_command(run: Run, host: Host, options: list[str]) -> list[str]:
+    database = str(host.folder(run.id) / _DATABASE)
     return ["hpcprof", "collect", "--runs-dir", host.runs_dir, "--db", database, *options, run.id]
 
 
@@ -74,8 +74,8 @@ def _is_installed(host: Host) -> bool:
         return False
 
 
-def _take(run: Run, results: Path, store: Store) -> bool:
-    """Copy the results of a run; return False if they are of another state of hpcprof."""
+def _copy_results(run: Run, results: Path, store: Store) -> bool:
+    """Copy the results of a run into the store; return False if they are outdated."""
     source = open_store(str(results), run.path, read_only=True)
     row = source.run(run.id)
     if row is None or earlier_version(source.profiles(run.id).values()):

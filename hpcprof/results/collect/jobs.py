@@ -1,4 +1,4 @@
-"""Jobs that a user names, for commands that need a job and not only its profiles."""
+"""Find the jobs that a user names, for commands that need a job and not only profiles."""
 
 from collections.abc import Sequence
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""Keeps the events of ranks as a Parquet dataset: when a collect reads the profiles, or when a query asks."""
+"""Keep the events of ranks as a Parquet dataset, during a collect or for a query."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -20,18 +20,22 @@ from hpcprof.profiles.readers.declaration import ProfilePart
 from hpcprof.profiles.readers.discovery import read_profile, reading_profile
 from hpcprof.profiles.timeline import StepRange, Timeline
 from hpcprof.profiles.timeline_parquet import RankEvents
-from hpcprof.results.store.rank_tables import RANK_TABLES, arrow_table, dataset_table
-from hpcprof.results.store.rank_tables import table_schema as rank_schema
+from hpcprof.results.store.rank_tables import (
+    ANALYSES_WITH_EVENTS,
+    analysis_schema,
+    arrow_table,
+    dataset_table,
+)
 from hpcprof.results.store.run_communication import MATCH_SCHEMA
 
 MATCHES = "matches"
-"""The table of what ranks have in common, whose files are those of a run and not of a rank."""
+"""The table of matched operations, whose files belong to a run and not to a rank."""
 
 _STEPS = "steps"
 _STEP_COLUMNS = pa.schema([(name, pa.int64()) for name in ("step", "start_ns", "end_ns")])
 
 
-_in_use: WeakValueDictionary[tuple[RankEvents, StepRange | None], Timeline] = WeakValueDictionary()
+_timelines_in_use: WeakValueDictionary[tuple[RankEvents, StepRange | None], Timeline] = WeakValueDictionary()
 
 
 class KeepTask(msgspec.Struct, frozen=True):
@@ -52,7 +56,9 @@ def event_schemas() -> dict[str, pa.Schema]:
     """Return the columns of each table of events in SQL, those of the partition first."""
     schemas = {dataset_name(field): table_schema(kind) for field, kind in timeline_tables().items()}
     schemas[STEPPED] = schemas[STEPPED].append(pa.field("step", pa.int64()))
-    schemas |= {dataset_table(name): rank_schema(analysis) for name, analysis in RANK_TABLES.items()}
+    schemas |= {
+        dataset_table(name): analysis_schema(analysis) for name, analysis in ANALYSES_WITH_EVENTS.items()
+    }
     schemas[_STEPS] = _STEP_COLUMNS
     schemas[MATCHES] = pa.schema([field for field in MATCH_SCHEMA if field.name != "rank"])
     place = [pa.field("run", pa.string()), pa.field("rank", pa.int64())]
@@ -60,18 +66,18 @@ def event_schemas() -> dict[str, pa.Schema]:
 
 
 def keep_timeline(events: RankEvents, timeline: Timeline) -> None:
-    """Write the tables of a timeline; they count when `finish` has written the others."""
+    """Write the tables of a timeline; they become valid when `finish` has written the others."""
     events.write(timeline, step_numbers(timeline, launch_starts(timeline)[: len(timeline.kernels)]))
 
 
 def kept_timeline(events: RankEvents, step_range: StepRange | None) -> Timeline | None:
     """Read the timeline of a rank with the range that is its step; None if it is not kept.
 
-    One that is still in use is not read twice.
+    A timeline that is still in use is not read again.
     """
-    timeline = _in_use.get((events, step_range))
+    timeline = _timelines_in_use.get((events, step_range))
     if timeline is None and (stored := events.load()) is not None:
-        timeline = _in_use[events, step_range] = replace(stored, step_range=step_range)
+        timeline = _timelines_in_use[events, step_range] = replace(stored, step_range=step_range)
         pa.default_memory_pool().release_unused()
     return timeline
 
@@ -81,19 +87,19 @@ def finish(
 ) -> None:
     """Write the steps and the analyses that are kept with the events.
 
-    ``outcomes`` go by the name of the analysis; ``with_timeline`` tells whether `keep_timeline` has written
+    ``outcomes`` are by the name of the analysis; ``with_timeline`` is True if `keep_timeline` has written
     the timeline.
     """
     times = step_intervals(timeline)
     tables = {_STEPS: pa.table([steps_of(timeline).number, times.start, times.end], schema=_STEP_COLUMNS)}
-    for name, analysis in RANK_TABLES.items():
+    for name, analysis in ANALYSES_WITH_EVENTS.items():
         columns = [column for column in analysis.columns if column.name != "rank"]
         tables[dataset_table(name)] = arrow_table(columns, outcomes[name].arrays())
     events.finish(timeline, tables, events=with_timeline)
 
 
 def keep_events(tasks: Sequence[KeepTask]) -> list[str]:
-    """Read the timelines of ranks and write their events; return for each a clause why not, empty if kept."""
+    """Read the timelines of ranks and write their events; return the reason of each failure, or empty."""
     reasons = []
     for task in tasks:
         reasons.append(_keep_events(task))
@@ -109,7 +115,9 @@ def _keep_events(task: KeepTask) -> str:
         timeline = replace(stored or _profile(task), step_range=task.step_range)
         keep_timeline(task.events, timeline)
         rank = task.events.rank
-        analyzed = {name: analyze_rank(analysis, timeline, rank) for name, analysis in RANK_TABLES.items()}
+        analyzed = {
+            name: analyze_rank(analysis, timeline, rank) for name, analysis in ANALYSES_WITH_EVENTS.items()
+        }
         finish(task.events, timeline, analyzed)
     except HpcprofError as error:
         return str(error).rstrip(".")

@@ -1,10 +1,10 @@
-"""Results of earlier collects, so that a file that has not changed is not read again.
+"""A cache of the profiles that were collected, so that unchanged files are not read again.
 
-This is a cache of the user, one file for each folder of profiles (``~/.cache/hpcprof/profiles``), and no part
-of a store: two stores of the same profiles are equal. Where a stamp differs, a profile is read.
+It belongs to the user (``~/.cache/hpcprof/profiles``, one file per folder of profiles) and not to a store, so
+that two stores of the same profiles are equal. A profile whose stamps differ is read.
 
-It also names the stores in which a collect found nothing new. Until the profiles or the store change, the
-next collect does not open the store, since importing SQLAlchemy takes longer than everything else.
+The cache also names the stores in which a collect found nothing new. Until the profiles or the store change,
+the next collect does not open the store: importing SQLAlchemy would take most of its time.
 """
 
 import os
@@ -27,7 +27,7 @@ from hpcprof.profiles.readers.declaration import SeveralRanks
 from hpcprof.profiles.readers.discovery import files_of
 from hpcprof.results.store.analysis_table import ANALYSIS_VERSION
 
-# Two changes of a file can have the same time, on some file systems within a second.
+# Two changes of a file can have the same time: some file systems record seconds.
 _MIN_AGE_NS = 2_000_000_000
 _MAX_UNUSED_SECONDS = 90 * 86400.0
 _VERSION = f"{__version__}, {ANALYSIS_VERSION}"
@@ -37,7 +37,7 @@ _HEADER_BYTES, _FORMAT_VERSIONS, _CHANGE_COUNTER = 100, slice(18, 20), slice(24,
 
 
 class Stamp(msgspec.Struct, frozen=True, array_like=True):
-    """The attributes of a file that change when it is written or replaced."""
+    """Attributes of a file, of which one changes whenever it is written or replaced."""
 
     size: int
     modified_ns: int
@@ -53,9 +53,9 @@ class Identity(msgspec.Struct, frozen=True):
     rank: int | None
     """The rank of the profile; None if it is unknown."""
     several: SeveralRanks | None
-    """The ranks of a profile of several ranks; None for any other."""
+    """The ranks of a profile with several; None for other profiles."""
     stamps: tuple[Stamp, ...] = ()
-    """Stamps of the profile and its files from before the reading; empty if they changed just then."""
+    """Stamps of the profile and its files before the reading; empty if a file had just changed."""
 
 
 class KnownFile(msgspec.Struct, frozen=True):
@@ -110,8 +110,8 @@ _UNKNOWN_FOLDER = _Folder(_VERSION, {})
 def stamps_of(profile: Path, read: Path) -> tuple[Stamp, ...]:
     """Return the stamps of a profile and of the files that are read for it.
 
-    There are none if a file cannot be opened, or changed so recently that another change could leave the same
-    stamp.
+    They are empty if a file cannot be opened, or has changed so recently that the next change might leave the
+    same stamp.
     """
     now = time.time_ns()
     try:
@@ -123,7 +123,7 @@ def stamps_of(profile: Path, read: Path) -> tuple[Stamp, ...]:
 
 
 def _stamp(path: Path) -> Stamp:
-    # On NFS, only opening a file is sure to ask the server for its state.
+    # On NFS, opening a file is what makes the client ask the server for its attributes.
     file = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
         status = os.fstat(file)
@@ -150,7 +150,7 @@ def _unchanged_files(files: Sequence[Path], folder: _Folder) -> dict[Path, Known
 
 
 def remember(files: Mapping[Path, KnownFile]) -> None:
-    """Keep what is known of the profiles of a folder; a cache that cannot be written is left alone."""
+    """Remember the profiles of a folder, if the cache can be written."""
     entries = {
         file.name: _Entry(read.path.name, read.rank, read.several, read.stamps, {**entry.sha256})
         for file, entry in files.items()
@@ -166,7 +166,7 @@ def remember(files: Mapping[Path, KnownFile]) -> None:
 def settled_state(run_id: str, files: Sequence[Path], store: Path) -> SettledRun | None:
     """Return the settled run of an SQLite store if neither its profiles nor the store have changed.
 
-    None if that is unknown: a collect then has to open the store.
+    None otherwise: a collect then has to open the store.
     """
     folder = _load(files[0].parent) if files else _UNKNOWN_FOLDER
     stored = folder.stores.get(str(store.absolute()))
@@ -193,16 +193,16 @@ def remember_settled(
 
 
 def _state_of(store: Path) -> _StoreState | None:
-    """Return the state of an SQLite file; None if a change of the file would not show in it."""
+    """Return the state of an SQLite file; None if the state would not show every change."""
     try:
         stamp = _stamp(store)
         with store.open("rb") as file:
             header = file.read(_HEADER_BYTES)
-        # With a journal, a write is going on or was cut off: the file may differ from the store.
+        # A journal means that a write is under way or was interrupted.
         busy = store.with_name(f"{store.name}-journal").exists()
     except OSError:
         return None
-    # With a write-ahead log, changes are not counted (SQLite's file format, 1.3.3 and 1.3.7).
+    # SQLite does not count changes in a write-ahead log (its file format, 1.3.3 and 1.3.7).
     if busy or not header.startswith(_SQLITE) or header[_FORMAT_VERSIONS] != _WITHOUT_LOG:
         return None
     return _StoreState(stamp, int.from_bytes(header[_CHANGE_COUNTER], "big"))

@@ -1,7 +1,7 @@
-"""The run that was collected last from elsewhere than the folder of runs.
+"""The last collected run whose profiles lie outside the folder of runs.
 
-Each collect of such a run touches an empty folder ``timeline/collected/run=ID`` among the runs: the database
-has no times, so that to collect again writes the same rows.
+Each collect of such a run touches an empty folder ``timeline/collected/run=ID`` in the folder of runs. The
+database has no times, so that collecting again writes the same rows.
 """
 
 import os
@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from hpcprof.common.paths import time_written
+from hpcprof.common.paths import modification_time
 from hpcprof.profiles.event_folders import EVENTS, ORIGINS, run_key
 from hpcprof.runs.directory import Run
 
@@ -19,29 +19,29 @@ _COLLECTED_FILE = "collected"
 
 
 class LastCollected(NamedTuple):
-    """A run, and when it was collected, in seconds since 1970; 0 if that is unknown."""
+    """A run and the time of its collect in seconds since 1970, 0 if unknown."""
 
     time: float
     run_id: str
 
 
 def note_collected(run: Run, runs_dir: Path) -> None:
-    """Note that a run was collected now, if it is elsewhere; without the right to write, it is not noted."""
+    """Note the time of the collect of a run outside the folder of runs, if that folder can be written."""
     if run.path.parent.absolute() == runs_dir.absolute() and run.manifest is not None:
         return
     folder = runs_dir / EVENTS / _COLLECTED_FILE / run_key(run.id)
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
-        now = time.time()  # a file server may have another clock than the manifests of runs
+        now = time.time()  # the clock of the manifests, not that of a file server
         os.utime(folder, (now, now))
 
 
 def last_collected(runs_dir: Path, run_ids: Iterable[str]) -> LastCollected | None:
-    """Return which of some runs was collected last; None if there are none."""
+    """Return the one of some runs that was collected last; None if there are no runs."""
     return max((LastCollected(_collect_time(runs_dir, run_id), run_id) for run_id in run_ids), default=None)
 
 
 def _collect_time(runs_dir: Path, run_id: str) -> float:
-    # Earlier versions of hpcprof left only the second one, and only for timelines.
+    # Earlier versions of hpcprof made only the second folder, and only for timelines.
     folders = (runs_dir / EVENTS / kind / run_key(run_id) for kind in (_COLLECTED_FILE, ORIGINS))
-    return next(filter(None, map(time_written, folders)), 0.0)
+    return next(filter(None, map(modification_time, folders)), 0.0)

@@ -1,4 +1,4 @@
-"""Collecting the runs of a command whose profiles are not in the store yet."""
+"""Collect the runs that a command needs and the store does not have yet."""
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -9,7 +9,7 @@ from hpcprof.results.collect.darshan_logs import logs_of
 from hpcprof.results.collect.run_memory import snapshots_of
 from hpcprof.results.collect.run_names import find_known_run, find_known_runs
 from hpcprof.results.collect.run_profiles import profiles_of, sampled_so_far
-from hpcprof.results.collect.stalls import is_unprofiled, tells_while_it_runs
+from hpcprof.results.collect.stalls import has_live_results, is_unprofiled
 from hpcprof.results.store.analysis_table import earlier_version
 from hpcprof.results.store.store import Store
 from hpcprof.runs.directory import Run, sweep_of, typed_name
@@ -38,11 +38,11 @@ def find_collected_sides(
 
 
 def collect_missing(runs: Sequence[Run], store: Store, collect: Collect) -> None:
-    """Have each run collected whose profiles are not in the store, or by an earlier version of hpcprof.
+    """Collect each run whose profiles are not in the store, or are there from an earlier version of hpcprof.
 
-    A run that has stalled has nothing to collect as long as its job lasts. The node samples of a run without
-    a profiler are stored quietly, and again whenever there are more. It is an error if the job of one has not
-    ended: its profiles are incomplete.
+    A stalled run is not collected while its job runs. The node samples of a run without a profiler are stored
+    silently, and again whenever there are more. Raises HpcprofError if the job of another run has not ended,
+    since its profiles are incomplete.
     """
     exists = store.exists()
     stored = {run.id: store.profiles(run.id) if exists else {} for run in runs}
@@ -52,7 +52,7 @@ def collect_missing(runs: Sequence[Run], store: Store, collect: Collect) -> None
     unfinished = set()
     for run in missing:
         status = statuses.get(run.id)
-        if status is not None and status.state is JobState.RUNNING and tells_while_it_runs(run):
+        if status is not None and status.state is JobState.RUNNING and has_live_results(run):
             unfinished.add(run.id)
         elif status is not None and status.state in (JobState.QUEUED, JobState.RUNNING):
             sweep = run.path.with_name(sweep_of(run.id) or run.id) if len(runs) > 1 else run.path
@@ -63,7 +63,7 @@ def collect_missing(runs: Sequence[Run], store: Store, collect: Collect) -> None
     for run in runs:
         profiles = stored[run.id].values()
         if not profiles and run.manifest is not None and not host_of(run) and is_unprofiled(run, store):
-            _store_what_was_sampled(run, store)
+            _store_samples(run, store)
             continue
         uncollected = (snapshots_of(run) or logs_of(run)) and not (exists and store.has_run(run.id))
         if (
@@ -76,9 +76,9 @@ def collect_missing(runs: Sequence[Run], store: Store, collect: Collect) -> None
                 raise HpcprofError(f"nothing of {run.id} could be collected: its profiles cannot be read.")
 
 
-def _store_what_was_sampled(run: Run, store: Store) -> None:
-    """Store what the nodes of a run without profiles did, its memory and its logs, if there is more of it."""
-    # A reader without the right to write is told what the database and the run's folder have.
+def _store_samples(run: Run, store: Store) -> None:
+    """Store the node samples, memory and logs of a run without profiles, if there are new ones."""
+    # A user who cannot write gets the results of the database and of the run's folder.
     with suppress(StoreError, OSError):
         row = store.run(run.id) if store.exists() else None
         if (row.sampled if row else None) == sampled_so_far(run):

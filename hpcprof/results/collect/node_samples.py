@@ -17,13 +17,13 @@ if TYPE_CHECKING:  # runs without samples do without
     from hpcprof.profiles.timeline import Ints
     from hpcprof.runs.directory import Run
 
-_MOST_RANKS = 64
+_MAX_RANKS = 64
 
 
 def items_per_step(run: Run, lines: Mapping[int, Sequence[StepLine]], ranks: int) -> dict[str, Any]:
-    """Return how many tokens or samples a step of the run has, where its program or workload says so.
+    """Return the tokens or samples per step of a run, where its program or workload records them.
 
-    ``lines`` may be of some of the ``ranks`` only; the others then do as much.
+    If ``lines`` has only some of the ``ranks``, the others are assumed to process as much.
     """
     counts = [
         (last.items - first.items) / (last.step - first.step)
@@ -56,10 +56,10 @@ def run_telemetry(
 
     nodes = read_telemetry(run.path)
     ranks = [sorted(node.ranks) for node in nodes if node.ranks]
-    each = sum(map(len, ranks)) <= _MOST_RANKS
-    lines = step_lines(run, [rank for members in ranks for rank in (members if each else members[:1])])
+    every_rank = sum(map(len, ranks)) <= _MAX_RANKS
+    lines = step_lines(run, [rank for members in ranks for rank in (members if every_rank else members[:1])])
     marks = {rank: [StepMark(mark.step, mark.time) for mark in line] for rank, line in lines.items()}
-    steps = {rank: marks.get(rank if each else members[0], []) for members in ranks for rank in members}
+    steps = {rank: marks.get(rank if every_rank else members[0], []) for members in ranks for rank in members}
     window = captured_steps(captured())
     if window is None or len(window.steps) < FEWEST_UNITS:
         window = noted_steps(next(iter(lines.values()), ()))

@@ -57,21 +57,21 @@ if TYPE_CHECKING:  # the workers do without
     from hpcprof.results.store.tables import ProfileRow
     from hpcprof.runs.directory import Run
 
-_OVER_RANKS = [analysis for analysis in ANALYSES.values() if analysis.scope is Scope.RUN]
+_RUN_ANALYSES = [analysis for analysis in ANALYSES.values() if analysis.scope is Scope.RUN]
 _RANKS_AT_ONCE = 16
-_MOST_METRIC_ROWS = 200_000
-_MANY_ROWS = 10_000
-"""More rows of a list that nobody may ask for take a database longer than computing them again takes."""
+_MAX_METRIC_ROWS = 200_000
+_MAX_EAGER_ROWS = 10_000
+"""Maximum rows of a lazy list that a collect stores: storing more takes longer than computing them again."""
 
-_UNTOLD = "SendRecv"
-_TABLE = "rank_collectives"
+_UNKNOWN_DIRECTION = "SendRecv"
+_COLLECTIVES = "rank_collectives"
 _MPI_REGIONS = "mpi_regions"
-_KINDS = ("op", "comm_id", "bytes", "world_ranks", "comm_ranks")
+_CALL_KEY = ("op", "comm_id", "bytes", "world_ranks", "comm_ranks")
 
 
 @dataclass(frozen=True)
 class RankTask:
-    """Some ranks of a run, and for a map over ranks the files of the run's communication and their clocks."""
+    """Some ranks of a run, with the files of the run's communication and the clocks for maps over ranks."""
 
     events: tuple[RankEvents, ...]
     folder: Path
@@ -85,7 +85,7 @@ class RankTask:
 
 @dataclass(frozen=True)
 class MatchTask(RankTask):
-    """The communicators of some ranks, which no other task has; all of them if none are named."""
+    """The communicators of some ranks, each in one task only; all communicators if none are named."""
 
     communicators: frozenset[str] = frozenset()
     exchanging: frozenset[str] = frozenset()
@@ -100,7 +100,7 @@ class MatchTask(RankTask):
 
 @dataclass(frozen=True)
 class RunSurvey:
-    """The collectives of the ranks of a run, and the files that told them."""
+    """The collectives of the ranks of a run, and the event files that they were read from."""
 
     events: Mapping[int, RankEvents]
     parts: Sequence[Survey]
@@ -120,7 +120,7 @@ class _Matched(NamedTuple):
 
 
 def survey_ranks(events: Mapping[int, RankEvents], executor: Executor = serially) -> RunSurvey:
-    """Look at what each rank of a run calls together with others."""
+    """Survey the collective calls of each rank of a run."""
     chunks = [RankTask(tuple(events[rank] for rank in part), Path()) for part in rank_chunks(sorted(events))]
     return RunSurvey(events, [survey for _, survey in run_tasks(_survey, chunks, executor)])
 
@@ -134,8 +134,8 @@ def analyze_over_ranks(
 ) -> dict[str, Outcome]:
     """Compute the analyses that span the ranks of a run, and keep its communication.
 
-    Without ``run``, its nodes were not sampled. A ``survey`` of other profiles than the run now has does not
-    count. Many rows that are left to whoever asks first are not in what is returned (`analyze_matched`).
+    Without ``run``, there are no samples of its nodes. A ``survey`` of other profiles is ignored. Lazy
+    analyses with many rows are left out (`analyze_lazy_over_ranks`).
     """
     events = store.rank_events(run_id)
     folder = _communication_folder(run_id, events)
@@ -150,16 +150,16 @@ def analyze_over_ranks(
         values |= _mapped_over_mpi(run_id, store, events, lists, matched)
         profiled, loss = _profiled_metrics(run_id, store, events)
         values |= mapped_beside_profiles(run, lambda: _captured_steps(run_id, store, events), profiled, loss)
-        # A long run's take hundreds of MB.
+        # The lists of a long run take hundreds of MB.
         del lists
         return_freed_memory()
     except OSError as error:
         raise HpcprofError(f"cannot write to {folder}: {error.strerror or error}.") from error
     outcomes: dict[str, Outcome] = {}
-    last_use = {need: analysis.name for analysis in _OVER_RANKS for need in analysis.needs}
+    last_use = {need: analysis.name for analysis in _RUN_ANALYSES for need in analysis.needs}
     analyses = [
         analysis
-        for analysis in _OVER_RANKS
+        for analysis in _RUN_ANALYSES
         if not (analysis.policy is Policy.LAZY and _has_many_rows(values[analysis.map]))
     ]
     for analysis in analyses:
@@ -175,11 +175,11 @@ def analyze_over_ranks(
 
 
 def _has_many_rows(parts: Sequence[Listed]) -> bool:
-    return sum(map(len, parts)) > _MANY_ROWS
+    return sum(map(len, parts)) > _MAX_EAGER_ROWS
 
 
-def analyze_matched(run_id: str, store: Store, names: Sequence[str]) -> dict[str, Outcome]:
-    """Compute analyses of scope RUN that a collect left to whoever asks first.
+def analyze_lazy_over_ranks(run_id: str, store: Store, names: Sequence[str]) -> dict[str, Outcome]:
+    """Compute lazy analyses of scope RUN, which a collect has left out.
 
     Raises StoreError if the rows of a rank are gone.
     """
@@ -194,16 +194,16 @@ def analyze_matched(run_id: str, store: Store, names: Sequence[str]) -> dict[str
 
 
 def run_communication(run: Run, store: Store) -> RunCommunication:
-    """Return the communication of a collected run: what a collect kept, else it is computed.
+    """Return the communication of a collected run, as a collect kept it; else compute it.
 
-    Clocks of ranks without rows follow by UTC or by the start of their first step.
+    If the rows of a rank are gone, only the clocks are known, by UTC or the start of the first step.
     """
     events = store.rank_events(run.id)
     folder = _communication_folder(run.id, events)
     loaded = load_communication(folder, events)
     if loaded is not None:
         return loaded
-    # A reader without the right to write computes it each time.
+    # A user who cannot write the folder computes it each time.
     temporary = tempfile.TemporaryDirectory(prefix="hpcprof-communication-")
     lost: StoreError | None = None
     for place, goes in ((folder, None), (Path(temporary.name), temporary)):
@@ -237,7 +237,7 @@ def _match_run(
     lists: RunLists,
     temporary: tempfile.TemporaryDirectory[str] | None = None,
 ) -> tuple[RunCommunication, dict[str, list[Any]]]:
-    """Match what the ranks have in common, and return it with the values of the maps over communicators."""
+    """Match the operations of the ranks; return them with the values of the maps over communicators."""
     events = survey.events
     profiles = store.profiles(run_id)
     tasks = _match_tasks(survey, profiles, folder)
@@ -262,10 +262,10 @@ def _match_run(
 
 
 def _zeros_of_node(profiles: Sequence[ProfileRow]) -> dict[int, int] | None:
-    """Return the time stamp of one moment by rank; None if the ranks do not share a clock.
+    """Return the time stamp of one common moment by rank; None if the ranks do not share a clock.
 
-    They may share a node's clock, or an archive's: all its stamps are on the clock that it describes. Without
-    UTC, the stamps of a node are compared as they are.
+    Ranks share a clock if they ran on one node or are in one archive. Without UTC, their time stamps are
+    compared as they are.
     """
     if len(profiles) > 1 and len({(profile.file, profile.kind) for profile in profiles}) == 1:
         return {profile.rank: 0 for profile in profiles}
@@ -281,7 +281,7 @@ def _zeros_of_node(profiles: Sequence[ProfileRow]) -> dict[int, int] | None:
 
 
 def _match_tasks(survey: RunSurvey, profiles: Mapping[int, ProfileRow], folder: Path) -> list[MatchTask]:
-    """Return a task for each few groups of ranks that share communicators, or one for all ranks."""
+    """Return tasks for bundles of groups of ranks that share communicators, or one for all ranks."""
     events = survey.events
     shares_clock = all(profiles[rank].kind == OPERATIONS.name for rank in events)
     groups = groups_of_communicators(survey.parts)
@@ -325,19 +325,19 @@ def _mapped_over_mpi(
 ) -> dict[str, list[Any]]:
     profiles = store.profiles(run_id) if events else {}
     nodes = {rank: profiles[rank].host for rank in sorted(events)}
-    found_by: dict[str, list[Any]] = {}
+    values: dict[str, list[Any]] = {}
     for name in _maps(Part.MPI):
         regions = (kept_rows([events[rank]], _MPI_REGIONS) for rank in lists.ranks)
-        found_by[name] = [load(name)(lists, regions, matched.clocks.aligned, nodes)]
-    return found_by
+        values[name] = [load(name)(lists, regions, matched.clocks.aligned, nodes)]
+    return values
 
 
 def _captured_steps(
     run_id: str, store: Store, events: Mapping[int, RankEvents]
 ) -> dict[int, tuple[float, Ints, Ints]]:
-    """Return when the first step in the profile of each rank began in seconds since 1970, and its steps.
+    """Return the begin of the first step of each rank in seconds since 1970, and its steps.
 
-    Those are their numbers and times, in ns. Ranks whose profile does not record UTC are left out.
+    The steps are two arrays: numbers and wall times in ns. Ranks whose profile has no UTC are left out.
     """
     begin, profiles = first_steps(events), store.profiles(run_id)
     times = data_frame(ANALYSES["step_times"].columns, store.table(run_id, "step_times").columns)
@@ -351,13 +351,13 @@ def _captured_steps(
 def _profiled_metrics(
     run_id: str, store: Store, events: Mapping[int, RankEvents]
 ) -> tuple[list[dict[str, Any]], str]:
-    """Return the rows of ``device_metrics`` of all ranks with their nodes, and what is left out of them."""
+    """Return the rows of ``device_metrics`` of all ranks with their nodes, and a clause on omitted ranks."""
     metrics: list[dict[str, Any]] = []
     counts = {rank: event.written_rows().get(DEVICE_METRICS, 0) for rank, event in sorted(events.items())}
     ranks = [rank for rank, count in counts.items() if count]
     profiles = store.profiles(run_id) if ranks else {}
     for place, rank in enumerate(ranks):
-        if len(metrics) + counts[rank] > _MOST_METRIC_ROWS:
+        if len(metrics) + counts[rank] > _MAX_METRIC_ROWS:
             omitted = counted(len(ranks) - place, "rank")
             return metrics, f"the metrics in the profiles of {omitted} from rank {rank} on are left out"
         rows = kept_table([events[rank]], DEVICE_METRICS).to_pylist()
@@ -376,7 +376,7 @@ def mapped_beside_profiles(
     ``captured`` returns the steps in its profiles, as `_captured_steps` does, and ``profiled`` are rows about
     nodes that its profiles have, as `_profiled_metrics` returns them.
     """
-    # The workers do without.
+    # Workers do not need these imports.
     from hpcprof.results.collect.darshan_logs import run_logs
     from hpcprof.results.collect.node_samples import run_telemetry
     from hpcprof.results.collect.run_memory import run_memory
@@ -397,18 +397,18 @@ def mapped_beside_profiles(
 
 def _maps(over: Part) -> dict[str, tuple[str, ...]]:
     """Return the maps over these parts, each once, with the tables that they read."""
-    return {item.map: item.map_needs for item in _OVER_RANKS if item.map and item.map_over is over}
+    return {item.map: item.map_needs for item in _RUN_ANALYSES if item.map and item.map_over is over}
 
 
 def run_tasks(
     function: Callable[[TaskT], ResultT | None], tasks: Sequence[TaskT], executor: Executor
 ) -> Iterator[tuple[TaskT, ResultT]]:
-    """Yield each task with its result, in any order; what another process cannot compute, this one does.
+    """Yield each task with its result, in any order; this process computes what others could not.
 
     Raises StoreError or OSError if this process cannot either.
     """
     remaining = dict.fromkeys(tasks)
-    for task, result in executor(_Elsewhere(function), tasks):
+    for task, result in executor(_NoneOnError(function), tasks):
         if result is not None and not isinstance(result, Lost):
             del remaining[task]
             yield task, result
@@ -418,8 +418,8 @@ def run_tasks(
         yield task, part
 
 
-class _Elsewhere(msgspec.Struct, frozen=True):
-    """Calls a function where the files of a run may be missing: another machine may not have them."""
+class _NoneOnError(msgspec.Struct, frozen=True):
+    """Calls a function on a machine that may lack the files of the run."""
 
     function: Callable[[Any], Any]
 
@@ -434,8 +434,8 @@ class _Elsewhere(msgspec.Struct, frozen=True):
 def _survey(task: RankTask) -> Survey:
     survey = Survey()
     for rank_events in task.events:
-        rows = kept_table([rank_events], _TABLE, (*_KINDS, "start_ns", "end_ns"))
-        grouped = rows.group_by(_KINDS, use_threads=False).aggregate(
+        rows = kept_table([rank_events], _COLLECTIVES, (*_CALL_KEY, "start_ns", "end_ns"))
+        grouped = rows.group_by(_CALL_KEY, use_threads=False).aggregate(
             [([], "count_all"), ("start_ns", "min"), ("end_ns", "max")]
         )
         kinds = grouped.to_pylist()
@@ -446,7 +446,7 @@ def _survey(task: RankTask) -> Survey:
                 survey.members.setdefault(name, set()).add(rank_events.rank)
             if name and kind["op"] in POINT_TO_POINT:
                 survey.exchanging.add(name)
-            survey.whole |= not name or kind["op"] == _UNTOLD
+            survey.whole |= not name or kind["op"] == _UNKNOWN_DIRECTION
             survey.worlds.add(world)
             inside = name and is_of_one_process(name)
             survey.size = max(survey.size, world or 0, 0 if inside else kind["comm_ranks"] or 0)
@@ -454,13 +454,13 @@ def _survey(task: RankTask) -> Survey:
 
 
 def _match(task: MatchTask) -> _Matched:
-    """Match some communicators and write what they have in common; without values if that is nothing."""
+    """Match some communicators and write the matches; without values if there are none."""
     matched = _communication(task)
     if not matched.ranks:
         return _Matched(PartFile("", ()), [], {})
     file = write_matches(task.folder, task.number, matches_of(matched))
     values = {name: load(name)(matched) for name in _maps(Part.COMMUNICATORS)}
-    for name in {analysis.map for analysis in _OVER_RANKS if analysis.policy is Policy.LAZY}:
+    for name in {analysis.map for analysis in _RUN_ANALYSES if analysis.policy is Policy.LAZY}:
         if _has_many_rows([values[name]]):
             values[name] = replace(values[name], rows={})
     return _Matched(file, matched.aligned, values)
@@ -468,7 +468,7 @@ def _match(task: MatchTask) -> _Matched:
 
 def _communication(task: MatchTask) -> Communication:
     batches = (
-        kept_rows(task.events[at : at + _RANKS_AT_ONCE], _TABLE)
+        kept_rows(task.events[at : at + _RANKS_AT_ONCE], _COLLECTIVES)
         for at in range(0, len(task.events), _RANKS_AT_ONCE)
     )
     chosen = (task.communicators, task.exchanging, task.profiled)
@@ -488,20 +488,19 @@ def _map_ranks(task: RankTask) -> dict[str, Any]:
     return values
 
 
-RANKS_A_TASK = 64
-"""The ranks that a task matches, about, so that 16 workers share 1,024 ranks; a larger communicator is one
-task."""
+RANKS_PER_TASK = 64
+"""Approximate ranks of a task that matches: 16 workers share 1,024 ranks, unless communicators are larger."""
 
-RANKS_A_CHUNK = 32
-"""The ranks of a task in which ranks stand alone: few enough for 16 workers to share 1,024 ranks evenly."""
+RANKS_PER_CHUNK = 32
+"""Ranks of a task that reads each rank by itself: 16 workers share 1,024 ranks evenly."""
 
 
 class Survey(msgspec.Struct):
     """The communicators of some ranks, and other facts of these ranks as a whole.
 
     ``exchanging`` are the communicators with sends and receives, ``size`` is the largest number of ranks that
-    these ranks recorded, and ``whole`` says that all rows have to be matched at once. ``calls`` has what each
-    rank calls.
+    these ranks recorded, and ``whole`` is True if all rows have to be matched at once. ``calls`` counts the
+    collective calls of each rank.
     """
 
     members: dict[str, set[int]] = msgspec.field(default_factory=dict)
@@ -521,15 +520,15 @@ class RankGroup(NamedTuple):
 
 
 def rank_chunks(ranks: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """Yield ranks that one task looks at, each by itself."""
-    for at in range(0, len(ranks), RANKS_A_CHUNK):
-        yield tuple(ranks[at : at + RANKS_A_CHUNK])
+    """Divide ranks into those of each task that reads them one by one."""
+    for at in range(0, len(ranks), RANKS_PER_CHUNK):
+        yield tuple(ranks[at : at + RANKS_PER_CHUNK])
 
 
 def groups_of_communicators(surveys: Sequence[Survey]) -> list[RankGroup] | None:
-    """Divide the communicators of all ranks into groups that can be matched apart from each other.
+    """Divide the communicators of all ranks into groups that can be matched independently.
 
-    They have about `RANKS_A_TASK` ranks; the result is None if all rows have to be matched at once.
+    They have about `RANKS_PER_TASK` ranks; the result is None if all rows have to be matched at once.
     """
     members: dict[str, set[int]] = {}
     for survey in surveys:
@@ -552,12 +551,12 @@ def groups_of_communicators(surveys: Sequence[Survey]) -> list[RankGroup] | None
 def _bundles(
     groups: Sequence[tuple[tuple[int, ...], set[str]]],
 ) -> Iterator[tuple[tuple[int, ...], frozenset[str]]]:
-    """Yield the ranks and communicators of groups of about `RANKS_A_TASK` ranks together."""
+    """Yield the ranks and communicators of groups of about `RANKS_PER_TASK` ranks together."""
     ranks: set[int] = set()
     names: set[str] = set()
     # Groups of one size are nearly always of one kind, and share few ranks with each other.
     for members, group_names in sorted(_overlapping_groups(groups), key=lambda group: len(group[0])):
-        if ranks and len(ranks.union(members)) > RANKS_A_TASK:
+        if ranks and len(ranks.union(members)) > RANKS_PER_TASK:
             yield tuple(sorted(ranks)), frozenset(names)
             ranks, names = set(), set()
         ranks.update(members)
@@ -568,13 +567,13 @@ def _bundles(
 def _overlapping_groups(
     groups: Sequence[tuple[tuple[int, ...], set[str]]],
 ) -> list[tuple[list[int], set[str]]]:
-    """Put groups that share ranks together if they are small: their ranks are then read once."""
+    """Join small groups that share ranks (connected components), so that their ranks are read once."""
     groups_found: list[tuple[list[int], set[str]]] = []
     number_of_rank: dict[int, int] = {}
     for members, group_names in sorted(groups, key=lambda group: len(group[0])):
         touched = sorted({number_of_rank[rank] for rank in members if rank in number_of_rank})
         ranks = sorted(set(members).union(*(groups_found[number][0] for number in touched)))
-        if len(ranks) > RANKS_A_TASK:
+        if len(ranks) > RANKS_PER_TASK:
             groups_found.append((list(members), group_names))
             continue
         names = group_names.union(*(groups_found[number][1] for number in touched))

@@ -28,9 +28,9 @@ Identified = Identity | DamagedInput
 class RankedProfiles(msgspec.Struct, frozen=True):
     """The profiles of a run by rank, and the damage of the others.
 
-    A profile that holds several ranks is listed for each, and ``parts`` has the part of each of them.
-    ``paths`` has the files to read, and ``identities`` the profiles that were found. ``left_out`` has a
-    sentence for each file that is not a rank of the run.
+    ``paths`` has the file to read for each rank; a profile of several ranks is listed for each, and ``parts``
+    has the part of each of these ranks. ``identities`` has the profiles by file, and ``left_out`` a sentence
+    for each file that is not a rank of the run.
     """
 
     paths: dict[int, Path] = msgspec.field(default_factory=dict)
@@ -67,9 +67,10 @@ def profiles_by_rank(
 ) -> RankedProfiles:
     """Assign each profile to its rank; a single profile without a rank is rank 0.
 
-    Profiles in ``identities`` are not opened. Where no file has a rank, or all have the same, their names may
-    tell them together. A file without a rank, or with that of another file, is left out beside others. Raises
-    HpcprofError if no file tells its rank, or all tell the same.
+    Profiles in ``identities`` are not opened. If no file states a rank, or all state the same, ranks are
+    numbered by the names of the files (`ranks_by_name`). Beside files with distinct ranks, a file without a
+    rank, or with the rank of another file, is left out. Raises HpcprofError if the ranks cannot be told
+    apart.
     """
     identified: dict[Path, Identified] = {**identities}
     new = [file for file in files if file not in identities]
@@ -78,12 +79,12 @@ def profiles_by_rank(
             paths, _damaged_profiles(paths, answer) if isinstance(answer, Lost) else answer, strict=True
         )
     ranked = RankedProfiles()
-    is_one_job = _alike(identified.values())
+    is_one_job = _hold_equally_many(identified.values())
     stated_ranks = {
         item.rank for item in identified.values() if isinstance(item, Identity) and item.rank is not None
     }
     profiles = [file for file, item in identified.items() if isinstance(item, Identity)]
-    # Several servers beside each other are rank 0 of a program each.
+    # Several servers side by side state rank 0 each.
     stated = len(stated_ranks) > 1 or (
         stated_ranks and any(rank_from_name(item) is not None for item in profiles)
     )
@@ -92,14 +93,14 @@ def profiles_by_rank(
         ranked.left_out.append(
             f"the {len(by_name)} ranks are numbered by the names of the profiles, which tell no ranks apart"
         )
-    for file in sorted(files, key=lambda file: _certainty(file, identified[file])):
+    for file in sorted(files, key=lambda file: _is_less_certain(file, identified[file])):
         identity = identified[file]
         if isinstance(identity, DamagedInput):
             ranked.damaged.append(identity)
             continue
         path = identity.path
         rank = by_name.get(file, identity.rank)
-        for number, part in _ranks(rank, identity.several, len(profiles) == 1, is_one_job):
+        for number, part in _numbered_parts(rank, identity.several, len(profiles) == 1, is_one_job):
             if number is None and stated_ranks:
                 ranked.left_out.append(
                     f"{file} is left out: neither the profile nor its name contains a rank. If it is one, "
@@ -118,7 +119,7 @@ def profiles_by_rank(
                     ranked.left_out.append(f"{path} is left out: {other} is a profile of rank {number} too")
                     continue
                 reason = f"two profiles of rank {number}: {other} and {path}; remove one"
-                # Started by the mpiexec of another MPI, each process is rank 0 of 1.
+                # With the mpiexec of another MPI, each process is rank 0 of 1.
                 if number == 0 and {rank_from_name(name) for name in (other, path)} != {0}:
                     reason += (
                         ", or if both are of one job, use the mpiexec of the program's MPI: each was alone"
@@ -137,10 +138,11 @@ _PROCESS = re.compile(r"(.+)_(\d+)\.\d{9,}\D")
 
 
 def ranks_by_name(files: Sequence[Path]) -> dict[Path, int]:
-    """Return the ranks of profiles without one, as their names tell together; empty if they do not.
+    """Return ranks for profiles by their names; empty if the names do not suffice.
 
-    Names that differ only in numbers count ranks by the first of these that counts from 0. Otherwise ranks
-    are in the order of the hosts, or of hosts and processes, in the names.
+    1. If the names differ only in numbers, the first number that counts from 0 is the rank.
+    2. If each names another host, ranks follow the order of the names.
+    3. If each names a host and a process, ranks follow their order.
     """
     numbers = [[*map(int, _NUMBER.findall(file.name))] for file in files]
     if len({_NUMBER.sub("#", file.name) for file in files}) == 1:
@@ -156,19 +158,19 @@ def ranks_by_name(files: Sequence[Path]) -> dict[Path, int]:
     return {file: rank for rank, (_, _, file) in enumerate(order)}
 
 
-def _certainty(file: Path, identity: Identified) -> bool:
-    """Return whether another profile is a likelier one of its rank: one whose name tells it, and no merge."""
+def _is_less_certain(file: Path, identity: Identified) -> bool:
+    """Return whether other profiles of a rank come first: those of one rank whose names have the rank."""
     several = isinstance(identity, Identity) and identity.several is not None
     return several or rank_from_name(file) is None
 
 
-def _ranks(
+def _numbered_parts(
     rank: int | None, several: SeveralRanks | None, alone: bool, is_one_job: bool
 ) -> list[tuple[int | None, ProfilePart | None]]:
     """Return the ranks in a profile, each with its part.
 
-    Ranks that the profile does not tell are numbered by process: from 0 in a profile that is alone, else
-    after those of the profiles before it, if all hold as many. Otherwise they count as one rank.
+    Processes without a stated rank are numbered: from 0 in the only profile, else after those of the profiles
+    before it if all have equally many (``is_one_job``). Otherwise they are merged into one rank.
     """
     if several is None:
         return [(rank, None)]
@@ -181,8 +183,8 @@ def _ranks(
     return [(rank, ProfilePart(several, merged=True))]
 
 
-def _alike(identified: Iterable[Identified]) -> bool:
-    """Return whether every profile holds as many ranks that it does not tell."""
+def _hold_equally_many(identified: Iterable[Identified]) -> bool:
+    """Return whether all profiles hold equally many processes without a stated rank."""
     counts = {
         0 if item.several is None or item.several.ranks is not None else len(item.several.processes)
         for item in identified
@@ -192,7 +194,7 @@ def _alike(identified: Iterable[Identified]) -> bool:
 
 
 def _name_with_rank(file: Path, identified: Iterable[Identified]) -> str:
-    """Return a name for a profile without a rank: the first rank that no other has, and its whole suffix."""
+    """Suggest a name for a profile without a rank, with the first free rank and its whole suffix."""
     intact = [identity for identity in identified if not isinstance(identity, DamagedInput)]
     taken = {identity.rank for identity in intact} | {
         rank for identity in intact if identity.several is not None for rank in identity.several.ranks or ()

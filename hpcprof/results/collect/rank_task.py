@@ -45,15 +45,15 @@ ranks (docs/explanation/performance.md, "Tricks kept and removed").
 
 _HASH_BLOCK_BYTES = 1 << 22
 
-# Shares of the time in which a worker starts.
-_TO_IDENTIFY, _PER_RANK, _PER_BYTE, _TO_HASH = 0.002, 0.02, 3.3e-8, 1.5e-9
+# Work in starts of a worker: to find the rank of a profile, per rank, per byte read, and per byte hashed.
+_IDENTIFY_WORK, _RANK_WORK, _BYTE_WORK, _HASH_WORK = 0.002, 0.02, 3.3e-8, 1.5e-9
 
-_OF_RANKS = [analysis for analysis in ANALYSES.values() if analysis.scope is Scope.RANK]
-_LEAST_ADDRESS_SPACE = 800 << 20
-"""The memory that libraries and a small profile need; with half of it, OpenBLAS loops and Arrow crashes."""
+_RANK_ANALYSES = [analysis for analysis in ANALYSES.values() if analysis.scope is Scope.RANK]
+_MIN_ADDRESS_SPACE = 800 << 20
+"""Minimum address space for libraries and a small profile: with half, OpenBLAS hangs and Arrow crashes."""
 
 _MIN_THREADED_BYTES = 1 << 23
-"""Minimum bytes of a profile for threads and returned memory; below, they cost a tenth of the CPU time."""
+"""Minimum bytes of a profile to use threads and return memory: below, both cost a tenth of the CPU time."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class ProfileTask:
     events: Path | None = None
     """The folder of the dataset that the rank becomes part of; None for none."""
     keeps_timeline: bool = True
-    """True if its timeline is kept there, and not only the analyses that others need."""
+    """True if the dataset also gets the timeline, and not only the analyses that others need."""
     run_id: str = ""
     """The run that the events are kept under."""
     threads: int = 1
@@ -77,7 +77,7 @@ class ProfileTask:
     step_range: StepRange | None = None
     """The range that is the step; None if it is to be found."""
     needs_steps: bool = False
-    """True if a profile without ``step_range`` is left alone."""
+    """True if a profile without the range is not analyzed."""
     captured: tuple[tuple[int, int], ...] = ()
     """The steps that the job was told to capture, see `Origin`."""
 
@@ -109,13 +109,13 @@ RankOutcome = ProfileResults | Unchanged | WithoutSteps | DamagedInput
 def work_of(task: ProfileTask | Sequence[Path]) -> float:
     """Estimate the work of collecting a profile, or of finding the ranks of some, in starts of a worker."""
     if not isinstance(task, ProfileTask):
-        return len(task) * _TO_IDENTIFY
-    size = _bytes(task.path) / (len(task.part.of.processes) if task.part else 1)
-    return _TO_IDENTIFY + size * _TO_HASH if task.known else _PER_RANK + size * _PER_BYTE
+        return len(task) * _IDENTIFY_WORK
+    size = _profile_bytes(task.path) / (len(task.part.of.processes) if task.part else 1)
+    return _IDENTIFY_WORK + size * _HASH_WORK if task.known else _RANK_WORK + size * _BYTE_WORK
 
 
 @cache
-def _bytes(path: Path) -> int:
+def _profile_bytes(path: Path) -> int:
     """Return the size of a profile, 0 if it cannot be read. A file that grows does not change an estimate."""
     try:
         return sum(file.stat().st_size for file in files_of(path))
@@ -137,12 +137,12 @@ def analyze_profile(task: ProfileTask) -> RankOutcome:
 
 
 def _refuse_little_address_space(path: Path) -> None:
-    """Refuse to collect where libraries would crash, or wait for ever, because they get no memory."""
+    """Refuse to collect with a limit of memory in which libraries would crash or hang."""
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    if limit != resource.RLIM_INFINITY and limit < _LEAST_ADDRESS_SPACE:
+    if limit != resource.RLIM_INFINITY and limit < _MIN_ADDRESS_SPACE:
         raise DamagedInput(
             f"{path} was not read: this process may map {limit >> 20} MiB, and its libraries alone need "
-            f"{_LEAST_ADDRESS_SPACE >> 20} MiB. Raise the limit (ulimit -v)."
+            f"{_MIN_ADDRESS_SPACE >> 20} MiB. Raise the limit (ulimit -v)."
         )
 
 
@@ -151,12 +151,12 @@ def _analyze(task: ProfileTask) -> ProfileResults | Unchanged | WithoutSteps:
     files = files_of(task.path, task.part)
     before = _sizes_and_times(files)
     size = sum(file_size for file_size, _ in before)
-    # A compressed trace has ten times its size.
+    # A compressed trace grows tenfold.
     small = size < _MIN_THREADED_BYTES and task.path.suffix != ".gz"
     threads = 1 if small else task.threads
     use_one_heap()
     with _executor(threads) as beside:
-        checksum = beside.submit(_sha256, files)
+        checksum = beside.submit(sha256_of, files)
         alone = threads == 1 or task.known is not None
         if alone and checksum.result() == task.known:
             return Unchanged()
@@ -179,14 +179,14 @@ def _analyze(task: ProfileTask) -> ProfileResults | Unchanged | WithoutSteps:
     if timeline is not None and task.events is not None:
         events = RankEvents(task.events, task.run_id, task.rank, sha256)
     # Reading the timeline of a small profile again would take longer than the analyses.
-    leaves = not small and task.keeps_timeline and events is not None
-    due = [analysis for analysis in _OF_RANKS if not (leaves and analysis.policy is Policy.LAZY)]
+    postpones_lazy = not small and task.keeps_timeline and events is not None
+    due = [analysis for analysis in _RANK_ANALYSES if not (postpones_lazy and analysis.policy is Policy.LAZY)]
 
     def analyze(analysis: Analysis) -> tuple[str, Outcome]:
         return analysis.name, analyze_rank(analysis, profile, task.rank)
 
     with _executor(threads) as pool:
-        # Half of the threads run one of those that use most memory at a time, beside the others.
+        # At most half of the threads run memory-heavy analyses at a time.
         heavy = iter([analysis for analysis in due if analysis.memory_heavy and not small])
         groups = [pool.submit(_heavy_analyses, analyze, heavy) for _ in range(max(1, threads // 2))]
         keeping = pool.submit(_keep_timeline, task, events, timeline)
@@ -198,8 +198,8 @@ def _analyze(task: ProfileTask) -> ProfileResults | Unchanged | WithoutSteps:
     warnings = keeping.result()
     if not small:
         return_freed_memory()
-    if warnings:  # Nobody could compute the others later.
-        outcomes |= map(analyze, [analysis for analysis in _OF_RANKS if analysis.name not in outcomes])
+    if warnings:  # Without the timeline, lazy analyses could not be computed later.
+        outcomes |= map(analyze, [analysis for analysis in _RANK_ANALYSES if analysis.name not in outcomes])
     if events is not None and timeline is not None:
         _keep_tables(task, events, timeline, outcomes, with_timeline=task.keeps_timeline and not warnings)
     # Rows that are kept with the events are not in the database.
@@ -210,7 +210,7 @@ def _analyze(task: ProfileTask) -> ProfileResults | Unchanged | WithoutSteps:
     return ProfileResults(sha256, size, profile.origin, stored, _losses(profile, task), warnings)
 
 
-class _InTurn(Executor):
+class _InlineExecutor(Executor):
     """Runs each function where it is submitted."""
 
     def submit(self, function: Any, /, *arguments: Any, **named: Any) -> Future[Any]:
@@ -223,11 +223,11 @@ class _InTurn(Executor):
 
 
 def _executor(threads: int) -> Executor:
-    return ThreadPoolExecutor(threads) if threads > 1 else _InTurn()
+    return ThreadPoolExecutor(threads) if threads > 1 else _InlineExecutor()
 
 
 def _losses(profile: Timeline | KernelReport, task: ProfileTask) -> tuple[Loss, ...]:
-    """Return what the reader left out, what the profiler warned of, and what else a timeline lacks."""
+    """Return the losses of a profile: by its reader, by the profiler's warnings, and of its capture."""
     from hpcprof.analysis.steps.capture_losses import capture_losses
     from hpcprof.profiles.profiler_log import logged_warnings
     from hpcprof.profiles.timeline import Timeline
@@ -246,7 +246,8 @@ def _sizes_and_times(files: Sequence[Path]) -> list[tuple[int, int]]:
     return sizes_and_times
 
 
-def _sha256(files: Sequence[Path]) -> str:
+def sha256_of(files: Sequence[Path]) -> str:
+    """Return the SHA-256 of the contents of files, one after the other."""
     digest = hashlib.sha256()
     for path in files:
         with reading(path), path.open("rb", buffering=0) as file:
@@ -259,7 +260,7 @@ def _sha256(files: Sequence[Path]) -> str:
 def _keep_timeline(
     task: ProfileTask, events: RankEvents | None, timeline: Timeline | None
 ) -> tuple[str, ...]:
-    """Keep the timeline of a rank; return a warning if that fails: the results are valid all the same."""
+    """Keep the timeline of a rank, and return a warning if that fails; the results remain valid."""
     from hpcprof.results.collect.kept_events import keep_timeline
 
     if events is None or timeline is None or not task.keeps_timeline:
@@ -267,7 +268,7 @@ def _keep_timeline(
     try:
         keep_timeline(events, timeline)
     except OSError as error:
-        # This makes room on a full disk for the tables of other analyses.
+        # Make room on a full disk for the tables of the analyses.
         events.discard()
         reason = error.strerror or error
         return (f"the timeline of {task.path} was not kept in {task.events}: {reason}.",)
@@ -297,9 +298,9 @@ def _keep_tables(
 def _heavy_analyses(
     analyze: Callable[[Analysis], tuple[str, Outcome]], waiting: Iterator[Analysis]
 ) -> dict[str, Outcome]:
-    """Run analyses that use most memory while any wait, and return what each has freed to the system.
+    """Run memory-heavy analyses one after another, and return the memory that each has freed.
 
-    Threads share ``waiting``: each takes the next one.
+    Threads share ``waiting`` and take the next analysis from it.
     """
     outcomes: dict[str, Outcome] = {}
     for analysis in waiting:

@@ -1,4 +1,4 @@
-"""Facts about the memory of a run: step lines, snapshots of PyTorch's memory, samples of its nodes."""
+"""The memory of a run, from its step lines, snapshots of PyTorch's memory and samples of its nodes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def snapshots_of(run: Run) -> list[Path]:
 
 
 def memory_rows(run: Run, store: Store) -> dict[str, list[dict[str, Any]]]:
-    """Return the rows of the tables about memory, by name; of a collected run those that are stored."""
+    """Return the rows of the memory tables by name: the stored ones, or of a run that is not collected."""
     if store.exists() and store.has_run(run.id):
         return {name: store.table(run.id, name).rows for name in TABLES}
     from hpcprof.results.collect.node_samples import run_telemetry
@@ -57,9 +57,9 @@ def memory_rows(run: Run, store: Store) -> dict[str, list[dict[str, Any]]]:
 
 
 def growing_memory(run: Run) -> str:
-    """Return whose memory on the host grows most, and when the node is full, in words; empty if nobody's.
+    """Name the rank whose host memory grows most, and the time until the node is full; empty without growth.
 
-    It is empty, too, if there are more samples than can be read while somebody waits.
+    The sentence is also empty if there are too many samples to read while a user waits.
     """
     size = sum(path.stat().st_size for path in (run.path / SAMPLES).glob("*.jsonl"))
     if size > _MAX_SNAPSHOT_BYTES or not _may_grow(run):
@@ -78,9 +78,10 @@ def growing_memory(run: Run) -> str:
 
 
 def _may_grow(run: Run) -> bool:
-    """Return whether the memory of a rank has ever risen enough in its steps; of many ranks one may have.
+    """Return whether the memory of a rank may have grown in its steps; with many ranks, it always may.
 
-    Most has not, and the analysis that is sure of it imports numpy and pandas: most of the time of a command.
+    This check is cheap: the exact analysis imports numpy and pandas, which takes most of the time of a
+    command.
     """
     points = dict(resident_points(run.path))
     if len(points) > _MANY_RANKS:
@@ -95,7 +96,7 @@ def _may_grow(run: Run) -> bool:
 
 
 def run_memory(run: Run, sampled: RunTelemetry | None) -> RunMemory | None:
-    """Return what is known of the memory of a run; None if that is nothing."""
+    """Return the facts about the memory of a run; None without any."""
     files = snapshots_of(run)
     lines = step_lines(run) if run.manifest is not None else {}
     used = {rank: marks for rank, marks in lines.items() if any(line.reserved_bytes for line in marks)}
@@ -114,7 +115,7 @@ def run_memory(run: Run, sampled: RunTelemetry | None) -> RunMemory | None:
 
 
 class _Snapshots:
-    """The snapshots in some files, each read when it is its turn."""
+    """The snapshots in some files, read one by one during iteration."""
 
     def __init__(self, files: list[Path]) -> None:
         self._files = files

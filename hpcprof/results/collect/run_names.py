@@ -1,7 +1,7 @@
-"""Names of runs: resolving them, and printing commands that work as printed.
+"""Resolve the names of runs, and print commands that work as printed.
 
-A run is known by its directory or, once it has been collected, by its id in the results database. That id
-still serves where the directory is gone, or on another machine that uses the same database.
+A run is named by its directory or, once it has been collected, by its id in the results database. The id also
+works if the directory is gone, or on another machine with the same database.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from hpcprof.results.collect.run_profiles import (
     runs_in,
     runs_of_files,
     runs_to_collect,
-    several_runs,
+    several_runs_sentence,
 )
 from hpcprof.runs.config import default_database
 from hpcprof.runs.directory import (
@@ -56,7 +56,7 @@ def find_known_run(reference: str, runs_dir: Path, store: Store) -> Run:
     if len(known_runs) == 1:
         return known_runs[0]
     if known_runs[0].manifest is None:
-        raise UsageError(f"{several_runs(known_runs)}: name one of them.")
+        raise UsageError(f"{several_runs_sentence(known_runs)}: name one of them.")
     return find_run(reference, runs_dir)  # raises the error for a sweep
 
 
@@ -125,9 +125,9 @@ def _known_runs(
 
 
 def stored_run(reference: str, runs_dir: Path, paths: Mapping[str, str]) -> Run | None:
-    """Return the collected run that a name refers to, its id or another one; None if there is none.
+    """Return the collected run with a name, which is its id or a prefix of it; None if there is none.
 
-    Runs in ``runs_dir`` are not considered: they are found there, or their name is ambiguous there. ``paths``
+    Runs in ``runs_dir`` are not considered, since they are looked up there first. ``paths``
     has the path of each collected run by id. Raises UsageError if the name matches several runs.
     """
     elsewhere = _elsewhere(runs_dir, paths)
@@ -156,7 +156,7 @@ def _open_stored_run(run_id: str, path: Path) -> Run:
 
 
 def not_collected_error(run: Run, store: Store) -> HpcprofError:
-    """Return the error of a run of which a store has nothing."""
+    """Return the error for a run that is not in the store."""
     collecting = command_line(store, "collect", typed_run(run))
     return HpcprofError(f"{run.id} has not been collected: run {collecting} first.")
 
@@ -173,7 +173,7 @@ def command_line(store: Store, command: str, *words: str) -> str:
 def _store_options(store: Store) -> list[str]:
     from hpcprof.results.store.database import public_address, store_url
 
-    url, runs_dir = store.url, store.runs_dir or runs_directory()
+    url, runs_dir = store.url, store.runs_dir
     other = runs_dir.absolute() != runs_directory().absolute()
     options = ["--runs-dir", str(runs_dir)] if other else []
     if url == store_url(default_database(), runs_dir):
@@ -182,7 +182,7 @@ def _store_options(store: Store) -> list[str]:
 
 
 def typed_run(run: Run) -> str:
-    """Return a name of a run that every command accepts: its path, or else its only file or its id."""
+    """Return a name of a run that every command accepts: its path, its only file or its id."""
     if not run.path.is_dir():
         return run.id
     if run.files is None or open_run(run.path).id == run.id:

@@ -1,9 +1,13 @@
 """The profiles of a run, and the runs that folders and files of profiles are.
 
-A folder that hpcprof did not make is one run, or one for each profiler if several profiled the same rank, or
-one for each recording if its processes were recorded several times, or for each file if none tells a rank.
-Logs of Darshan without profiles are one run for each job. Files that are named alone are a run of their own,
-unless they are all that the folder has.
+A folder that hpcprof did not make is one run, except that it is one run
+
+1. for each profiler, if several profiled the same rank;
+2. else for each recording, if its processes were recorded several times;
+3. else for each file, if neither profiles nor names tell ranks apart;
+4. for each job, if it has logs of Darshan and no profiles.
+
+Files that a user names are a run of their own, unless they are all profiles of the folder.
 """
 
 import os
@@ -15,7 +19,7 @@ from itertools import accumulate
 from pathlib import Path
 
 from hpcprof.common.errors import DamagedInput, HpcprofError, UsageError
-from hpcprof.common.paths import from_root, is_folder
+from hpcprof.common.paths import absolute_path, is_folder
 from hpcprof.common.units import counted
 from hpcprof.profiles.compressed import Unpacked, reader_of_compressed, unpacking
 from hpcprof.profiles.readers.darshan.logs import find_darshan_logs, is_darshan_log
@@ -43,7 +47,7 @@ def profiles_of(run: Run) -> list[Path]:
 
 
 def is_unpacked(run: Run) -> bool:
-    """Return whether profiles of a run are elsewhere than in its folder, for as long as they are read."""
+    """Return whether profiles of a run were unpacked into a temporary folder."""
     places = (run.path, run.path / "profiles")
     return run.files is not None and any(file.parent not in places for file in run.files)
 
@@ -62,8 +66,8 @@ def readable(run: Run) -> Iterator[tuple[Run, Unpacked]]:
 
 
 def runs_in(folder: Path) -> list[Run]:
-    """Return the runs that a folder is: one, or several as above; none if it has no profiles."""
-    folder = from_root(folder)
+    """Return the run or the runs in a folder; none if it has no profiles."""
+    folder = absolute_path(folder)
     if (folder / MANIFEST).is_file():
         return [open_run(folder)]
     native = find_profiles(folder)
@@ -87,7 +91,7 @@ def foreign_files(run: Run) -> list[str]:
     folders = [path for path in folders if path.name != "profiles" and not is_profile_folder(path)]
     folders = [path for path in folders if not path.name.startswith(".")]
     files_below = accumulate(1 + len(names) for folder in folders for *_, names in os.walk(folder))
-    if not profiles or any(count > _MOST_FILES_BELOW for count in files_below):
+    if not profiles or any(count > _MAX_FILES_BELOW for count in files_below):
         return sentences
     below: list[Path] = []
     for folder in folders:
@@ -102,19 +106,19 @@ def foreign_files(run: Run) -> list[str]:
 
 
 def runs_of_files(files: Sequence[Path]) -> list[Run]:
-    """Return the runs that files are: those of one folder and profiler are one run.
+    """Return the runs of some files: files of one folder and profiler are one run.
 
     Snapshots of memory and logs of Darshan belong to the runs of the profiles that are named with them;
     without any, they are a run of their own, or one for each job.
     """
     by_folder: dict[Path, list[Path]] = {}
     beside: dict[Path, list[Path]] = {}
-    for file in dict.fromkeys(map(from_root, files)):
+    for file in dict.fromkeys(map(absolute_path, files)):
         if is_beside_profiles(file):
             beside.setdefault(file.parent, []).append(file)
-        elif _kind(file) is None and (foreign := foreign_kind(file)):
+        elif _reader_name(file) is None and (foreign := foreign_kind(file)):
             raise UsageError(f"{file} is {foreign}.")
-        elif _kind(file) is None:
+        elif _reader_name(file) is None:
             raise UsageError(f"{file} is not a profile that hpcprof reads: {formats_like(file)}")
         else:
             by_folder.setdefault(file.parent, []).append(file)
@@ -126,9 +130,9 @@ def runs_of_files(files: Sequence[Path]) -> list[Run]:
             runs += [_run_beside(folder, files) for files in _by_job(alone)]
     for folder, named in by_folder.items():
         whole = {run.files or tuple(find_profiles(folder)): run for run in runs_in(folder)}
-        for kind in dict.fromkeys(map(_kind, named)):
-            same_kind = tuple(sorted(file for file in named if _kind(file) == kind))
-            parts = [(file,) for file in same_kind] if _tell_no_rank(same_kind) else [same_kind]
+        for kind in dict.fromkeys(map(_reader_name, named)):
+            same_kind = tuple(sorted(file for file in named if _reader_name(file) == kind))
+            parts = [(file,) for file in same_kind] if _are_unranked(same_kind) else [same_kind]
             for part in parts:
                 run = whole.get(part) or _run_of_named(folder, part)
                 if run.manifest is None or folder in beside:
@@ -171,7 +175,7 @@ def _join_folders(folder: Path, runs: list[Run]) -> list[Run]:
         return runs
     ranks = {_rank(file) for (file,) in files}
     if ranks == {None}:
-        if not _of_one_moment(files) or not ranks_by_name([file for (file,) in files]):
+        if not _started_together(files) or not ranks_by_name([file for (file,) in files]):
             return runs
     elif None in ranks or len(ranks) < len(runs):
         return runs
@@ -179,11 +183,11 @@ def _join_folders(folder: Path, runs: list[Run]) -> list[Run]:
     return [Run(adopted_id(folder.name, folder, *places), folder, files=tuple(file for (file,) in files))]
 
 
-def _of_one_moment(files: Sequence[Sequence[Path]]) -> bool:
-    """Return whether files are of other hosts each, in folders that JAX named by nearly one moment."""
+def _started_together(files: Sequence[Sequence[Path]]) -> bool:
+    """Return whether files are of distinct hosts, in folders that JAX named at nearly the same time."""
     names = {file.name for (file,) in files}
     moments = [_FOLDER_MOMENT.fullmatch(file.parent.name) for (file,) in files]
-    seconds = [sum(int(n) * s for n, s in zip(m.groups(), _SECONDS, strict=True)) for m in moments if m]
+    seconds = [sum(int(n) * s for n, s in zip(m.groups(), _DATE_SECONDS, strict=True)) for m in moments if m]
     return len(names) == len(seconds) == len(files) and max(seconds) - min(seconds) <= _MAX_APART_S
 
 
@@ -208,21 +212,21 @@ def _by_job(files: Sequence[Path]) -> list[list[Path]]:
 
 
 def runs_to_collect(run: Run) -> list[Run]:
-    """Return a run, those of each profiler in its folder, or else those below it."""
+    """Return the runs in the folder of a run, else the runs below it, else the run itself."""
     if run.manifest is not None or run.files is not None or not is_folder(run.path):
         return [run]
     return runs_in(run.path) or runs_below(run.path) or [run]
 
 
-def several_runs(runs: Sequence[Run]) -> str:
-    """Return, without a period, a sentence that names the runs of a folder with several."""
-    kinds = [f"{_kind(run.files[0])} profile" if run.files else "Darshan log" for run in runs]
+def several_runs_sentence(runs: Sequence[Run]) -> str:
+    """Return a sentence without a period that names the runs of a folder with several."""
+    kinds = [f"{_reader_name(run.files[0])} profile" if run.files else "Darshan log" for run in runs]
     counts = [
         counted(len(run.files or run.beside or ()), kind) for run, kind in zip(runs, kinds, strict=True)
     ]
     each = [f"{run.id} ({count})" for run, count in zip(runs, counts, strict=True)]
     noun = "profiler" if len({*kinds}) > 1 else "recording" if runs[0].files else "job"
-    unranked = _tell_no_rank([file for run in runs for file in run.files or ()])
+    unranked = _are_unranked([file for run in runs for file in run.files or ()])
     hint = "; if they are ranks of one run, name them rank0, rank1 and so on" if unranked else ""
     return f"{runs[0].path} is {len(runs)} runs, one for each {noun}: {' and '.join(each)}{hint}"
 
@@ -233,18 +237,18 @@ def several_runs_notes(runs: Sequence[Run]) -> list[str]:
     for run in runs:
         if run.files or run.beside:
             folders.setdefault(run.path, []).append(run)
-    return [f"{several_runs(group)}." for group in folders.values() if len(group) > 1]
+    return [f"{several_runs_sentence(group)}." for group in folders.values() if len(group) > 1]
 
 
 def restore_profiles(run: Run, names: Sequence[str]) -> Run:
-    """Return a run of the store with its profiles, given their names there, unless they are all."""
+    """Return a stored run with the profiles of these names, unless it has all profiles of its folder."""
     if run.manifest is not None or not is_folder(run.path):
         return run
     same_run = next((other for other in runs_in(run.path) if other.id == run.id), None)
     if same_run is not None or open_run(run.path).id == run.id:
         return same_run or run
     native = find_profiles(run.path)
-    present = [file for file in native if not _names(file).isdisjoint(names)]
+    present = [file for file in native if not _names_of_profile(file).isdisjoint(names)]
     present += [file for file in _compressed_profiles(run.path, native) if file.stem in names]
     return replace(run, files=tuple(present))
 
@@ -252,7 +256,7 @@ def restore_profiles(run: Run, names: Sequence[str]) -> Run:
 def _runs_of(folder: Path, files: Sequence[Path], native: Sequence[Path]) -> list[Run]:
     by_kind: dict[str, list[Path]] = {}
     for file in sorted(files):
-        by_kind.setdefault(_kind(file) or "", []).append(file)
+        by_kind.setdefault(_reader_name(file) or "", []).append(file)
     if not _share_ranks(by_kind.values()):
         recordings = _recordings(sorted(files))
         if len(recordings) > 1:
@@ -261,7 +265,7 @@ def _runs_of(folder: Path, files: Sequence[Path], native: Sequence[Path]) -> lis
             return [
                 _run_of_named(folder, (*group,), word) for word, group in zip(words, recordings, strict=True)
             ]
-        if _tell_no_rank(files):
+        if _are_unranked(files):
             return [_run_of_named(folder, (file,)) for file in sorted(files)]
         alone = tuple(sorted(files)) if len(files) > len(native) else None
         return [Run(open_run(folder).id, folder, files=alone)] if files else []
@@ -271,18 +275,20 @@ def _runs_of(folder: Path, files: Sequence[Path], native: Sequence[Path]) -> lis
     ]
 
 
-_MOMENT = re.compile(r"\d{9,}(?:\.\d+)?|(?<=step|iter|ycle|poch|ndow)(?:eration)?s?[-_.]?\d+", re.IGNORECASE)
-"""Time stamps and counters in the names of files, which tell recordings of one process apart."""
+_RECORDING_NUMBER = re.compile(
+    r"\d{9,}(?:\.\d+)?|(?<=step|iter|ycle|poch|ndow)(?:eration)?s?[-_.]?\d+", re.IGNORECASE
+)
+"""Time stamps and counters in names of files, which distinguish recordings of one process."""
 
 _FOLDER_MOMENT = re.compile("_".join([r"(\d{4})", *[r"(\d\d)"] * 5]))
-"""The moment in the name of a folder of JAX's profiler: ``2026_05_06_04_47_36``."""
+"""The time in the name of a folder of JAX's profiler: ``2026_05_06_04_47_36``."""
 
-_SECONDS = (31 * 12 * 86_400, 31 * 86_400, 86_400, 3_600, 60, 1)
+_DATE_SECONDS = (31 * 12 * 86_400, 31 * 86_400, 86_400, 3_600, 60, 1)
 
-_MOST_FILES_BELOW = 5_000
+_MAX_FILES_BELOW = 5_000
 """Maximum number of files below a folder of profiles for a search for more profiles there."""
 _MAX_APART_S = 60
-"""Maximum time between the moments of folders of one job, in seconds."""
+"""Maximum time between the folders of one job, in seconds."""
 
 _DARSHAN_JOB = re.compile(r"_id\d+")
 """The job in the name of a log, as Darshan's library makes it: ``USER_PROGRAM_idJOB-PROCESS_…``."""
@@ -298,8 +304,8 @@ def _run_of_named(folder: Path, files: tuple[Path, ...], word: str = "") -> Run:
     return Run(adopted_id(name, folder, *(file.name for file in files)), folder, files=files)
 
 
-def _tell_no_rank(files: Sequence[Path]) -> bool:
-    """Return whether neither profiles nor their names tell ranks apart, such as those of runs in turn."""
+def _are_unranked(files: Sequence[Path]) -> bool:
+    """Return whether neither profiles nor their names tell ranks apart, as with runs of one process each."""
     return len(files) > 1 and not ranks_by_name(files) and all(_rank(file) is None for file in files)
 
 
@@ -311,7 +317,7 @@ def _recordings(files: Sequence[Path]) -> list[list[Path]]:
     with data parallelism may run engines with ranks of their own, which the names number (dp0, dp1).
     """
     by_rank: dict[tuple[str, int | None], list[Path]] = {}
-    for name, recordings in _grouped(files, lambda name: _MOMENT.sub("#", name)).items():
+    for name, recordings in _grouped(files, lambda name: _RECORDING_NUMBER.sub("#", name)).items():
         for file in sorted(recordings, key=lambda file: [*map(int, _DIGITS.findall(file.name))]):
             by_rank.setdefault((name, _rank(file) if len(recordings) > 1 else None), []).append(file)
     most = max(map(len, by_rank.values()), default=0)
@@ -363,7 +369,7 @@ def _compressed_profiles(folder: Path, native: Sequence[Path]) -> list[Path]:
     place = folder / "profiles" if is_folder(folder / "profiles") else folder
     if not is_folder(place):
         return []
-    names = {name for file in native for name in _names(file)}
+    names = {name for file in native for name in _names_of_profile(file)}
     compressed = []
     for path in sorted(place.iterdir()):
         reader = reader_of_compressed(path)
@@ -373,12 +379,12 @@ def _compressed_profiles(folder: Path, native: Sequence[Path]) -> list[Path]:
     return compressed
 
 
-def _kind(file: Path) -> str | None:
+def _reader_name(file: Path) -> str | None:
     reader = reader_of(file) or reader_of_compressed(file)
     return reader.name if reader else None
 
 
-def _names(file: Path) -> set[str]:
+def _names_of_profile(file: Path) -> set[str]:
     """Return the name of a profile, and of what a reader makes from it."""
     reader = reader_of(file)
     return {file.name, *(made_from.name for made_from in (reader.made_from(file) if reader else ()))}

@@ -22,23 +22,22 @@ if TYPE_CHECKING:  # the workers do without
     from hpcprof.results.store.store import Store
 
 _MIN_COMMON_SHARE = 0.5
-"""The least part of their calls that two ranks of a program have in common."""
+"""Minimum common share of the calls of two ranks of a program."""
 
-_SOME_KERNELS = 0.1
-"""The least part of the time of their kernels that they have in common. Communication lasts as long as others
-are late."""
+_MIN_COMMON_KERNELS = 0.1
+"""Minimum common share of their kernel time, without communication, whose time depends on late ranks."""
 
-_FEWEST = 4
-"""Fewer calls say nothing."""
+_MIN_CALLS = 4
+"""Minimum number of calls for a comparison."""
 
 _MAX_CLOCK_NS = 60 * 10**9
-"""Clocks of nodes differ by less."""
+"""Maximum difference between the clocks of nodes, in ns."""
 
-_UNEQUAL = {"AlltoAll", "AlltoAllV", "AllGatherV", "Gather", "Scatter"}
+_UNEQUAL_SIZES = {"AlltoAll", "AlltoAllV", "AllGatherV", "Gather", "Scatter"}
 """Operations whose sizes may differ between ranks."""
 
-_HASH = re.compile("0x[0-9a-f]{16}")
-"""The id of a communicator that no other communicator has; others are names, which programs share."""
+_UNIQUE_COMMUNICATOR = re.compile("0x[0-9a-f]{16}")
+"""Ids of communicators that are unique; other ids are names, which several programs may use."""
 
 
 class CollectiveCounts(msgspec.Struct, frozen=True):
@@ -58,10 +57,10 @@ class CollectiveCounts(msgspec.Struct, frozen=True):
 
 
 def check_same_program(run_id: str, store: "Store", calls: Mapping[int, CollectiveCounts]) -> None:
-    """Compare the ranks of a collected run with each other; ``calls`` has what each calls."""
+    """Raise HpcprofError if the ranks of a collected run, with these ``calls``, are of several programs."""
     profiles = store.profiles(run_id)
     starts = {rank: profiles[rank].start_utc_ns for rank in calls}
-    # Profilers may name a kernel differently.
+    # Kernel names differ between profilers.
     kinds = {rank: profiles[rank].kind for rank in calls}
     kernels = _Kernels(run_id, store)
     programs: list[int] = []
@@ -98,9 +97,9 @@ def collective_counts(ranks: int | None, kinds: Iterable[Mapping[str, Any]]) -> 
             continue
         operations[name] += count
         spans.append((kind["start_ns_min"], kind["end_ns_max"]))
-        if kind["comm_id"] is not None and _HASH.fullmatch(kind["comm_id"]):
+        if kind["comm_id"] is not None and _UNIQUE_COMMUNICATOR.fullmatch(kind["comm_id"]):
             communicators.add(kind["comm_id"])
-        if size is not None and name not in _UNEQUAL:
+        if size is not None and name not in _UNEQUAL_SIZES:
             sizes[name, size] += count
             world_sizes[name, size] += count if kind["comm_ranks"] == ranks else 0
     span = (min(start for start, _ in spans), max(end for _, end in spans)) if spans else None
@@ -110,23 +109,24 @@ def collective_counts(ranks: int | None, kinds: Iterable[Mapping[str, Any]]) -> 
 def difference(
     counts: CollectiveCounts, other: CollectiveCounts, start: int | None, other_start: int | None
 ) -> str:
-    """Return in words why two ranks are of different programs by what they call; empty if they may not be."""
+    """Return the difference in calls that makes two ranks different programs, in words; empty without one."""
     if counts.ranks is not None and other.ranks is not None and counts.ranks != other.ranks:
         return f"it ran on {other.ranks} ranks, the other on {counts.ranks}"
     if not counts.communicators.isdisjoint(other.communicators):
         return ""
     if _common_share(counts.operations, other.operations) < _MIN_COMMON_SHARE:
-        return f"it calls {_named_ranges(other.operations)}, the other {_named_ranges(counts.operations)}"
+        commonest, other_commonest = map(_commonest_operations, (counts.operations, other.operations))
+        return f"it calls {other_commonest}, the other {commonest}"
     common_share = _common_share(counts.world_sizes, other.world_sizes)
-    if _apart(counts, other, start, other_start):
+    if _recorded_apart(counts, other, start, other_start):
         common_share = min(common_share, _common_share(counts.sizes, other.sizes))
     return "its collective operations have other sizes" if common_share < _MIN_COMMON_SHARE else ""
 
 
-def _apart(
+def _recorded_apart(
     counts: CollectiveCounts, other: CollectiveCounts, start: int | None, other_start: int | None
 ) -> bool:
-    """Return whether two ranks were certainly not recorded at the same time."""
+    """Return whether two ranks were certainly recorded at different times."""
     if start is None or other_start is None or counts.span_ns is None or other.span_ns is None:
         return False
     gap = max(start + counts.span_ns[0], other_start + other.span_ns[0]) - min(
@@ -135,15 +135,17 @@ def _apart(
     return gap > _MAX_CLOCK_NS
 
 
-def _common_share(counts: Mapping[Any, float], other: Mapping[Any, float], fewest: float = _FEWEST) -> float:
-    """Return which part two counts have in common; 1 if one of them is too small to tell."""
+def _common_share(
+    counts: Mapping[Any, float], other: Mapping[Any, float], fewest: float = _MIN_CALLS
+) -> float:
+    """Return the common share of two distributions of counts; 1 if one has too few counts."""
     whole, other_sum = sum(counts.values()), sum(other.values())
     if min(whole, other_sum) < fewest:
         return 1.0
     return sum(min(count / whole, other.get(key, 0) / other_sum) for key, count in counts.items())
 
 
-def _named_ranges(operations: Mapping[str, int]) -> str:
+def _commonest_operations(operations: Mapping[str, int]) -> str:
     return " and ".join(name for name, _ in Counter(operations).most_common(2))
 
 
@@ -154,13 +156,13 @@ class _Kernels:
         self._run_id, self._store = run_id, store
 
     def difference(self, first: int, other: int, calls: Mapping[int, CollectiveCounts]) -> str:
-        """Return in words why two ranks are of different programs by their kernels, as `difference`."""
+        """Return the difference in kernels that makes two ranks different programs, as `difference`."""
         if not calls[first].communicators.isdisjoint(calls[other].communicators):
             return ""
-        if min(sum(calls[rank].world_sizes.values()) for rank in (first, other)) >= _FEWEST:
-            return ""  # They call the same together.
+        if min(sum(calls[rank].world_sizes.values()) for rank in (first, other)) >= _MIN_CALLS:
+            return ""  # Their collectives suffice.
         common = _common_share(self._times[first], self._times[other], fewest=1)
-        return "they have no kernels in common" if common < _SOME_KERNELS else ""
+        return "they have no kernels in common" if common < _MIN_COMMON_KERNELS else ""
 
     @cached_property
     def _times(self) -> defaultdict[int, dict[str, float]]:

@@ -1,7 +1,7 @@
-"""The verdict on a run that stood still, from the evidence that the job kept, or from dumps of other jobs.
+"""The verdict on a stalled run, from the evidence that the job kept or from dumps of other jobs.
 
-The job itself only notes that no rank made progress (``state/stalled``) and keeps evidence (``stall/``): its
-nodes have no hpcprof. The first command that looks judges it, and writes ``state/stall.json``.
+The nodes of the job have no hpcprof: the job only notes that no rank made progress (``state/stalled``) and
+keeps evidence (``stall/``). The first command that reads it writes the verdict to ``state/stall.json``.
 """
 
 import os
@@ -16,7 +16,7 @@ import msgspec
 from hpcprof.analysis.stalls.evidence import ProcessState, RankEvidence, Stall, describe
 from hpcprof.analysis.stalls.verdict import judge
 from hpcprof.common.atomic import write_atomically
-from hpcprof.common.decode import from_json, parsed_count, read_file
+from hpcprof.common.decode import from_json, parse_count, read_file
 from hpcprof.common.errors import DamagedInput
 from hpcprof.common.paths import is_folder
 from hpcprof.common.units import counted
@@ -38,15 +38,15 @@ FOLDER = "stall"
 
 VERDICT = "stall.json"
 _STALL_FILES, _WENT_ON = "stalled", "went_on"
-"""Files in ``state/`` of a run that is stalled, and that has gone on; with the time of the last progress."""
+"""Files in ``state/`` with the time of the last progress, of a stalled run and of one that has gone on."""
 
 _RESUBMITTED_FILE = "resubmitted"
-"""The file in ``state/`` that has when a stalled job was queued again."""
+"""File in ``state/`` with the time at which a stalled job was queued again."""
 
 _MAX_FILE_BYTES = 16 << 20
-_MOST_PROFILE_BYTES = 256 << 20
-"""Profiles of a run that are larger together are not read for its verdict: `status` is to answer soon."""
-_MAX_SHOWN = 8
+_MAX_PROFILE_BYTES = 256 << 20
+"""Maximum size of a run's profiles that are read for its verdict, so that `status` answers soon."""
+_MAX_LISTED_DUMPS = 8
 _STACK_LINE = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d{1,9}) in (?P<function>.*)$')
 _MAIN_THREAD = "Current thread"
 
@@ -56,8 +56,8 @@ class _Thread(msgspec.Struct):
     frames: list[CodeLine] = []
 
 
-class _Told(msgspec.Struct):
-    """The report of a rank's hook."""
+class _RankReport(msgspec.Struct):
+    """The report that the hook in a rank's program wrote."""
 
     last_step: int | None = None
     steps: int = 0
@@ -65,17 +65,17 @@ class _Told(msgspec.Struct):
 
 
 def find_stall(run: Run) -> Stall | None:
-    """Return the verdict on a run, or on a folder of dumps; None if it never stalled, or nothing tells why.
+    """Return the verdict on a run, or on a folder of dumps; None without a stall or without evidence.
 
-    The verdict is kept with the run, where it can be written.
+    The verdict is kept with the run if its folder can be written.
     """
     if run.manifest is None:
         return judge_folder(run.path)
     since = run.state_file(_STALL_FILES) or run.state_file(_WENT_ON)
-    # PyTorch may have ended the run before, when a collective exceeded its time limit.
+    # PyTorch ends a run whose collective exceeds its time limit, maybe before the stall was noted.
     if since is None and not any((run.path / FOLDER).glob("rank*.flight.pickle")):
         return None
-    if since is not None and not is_stalled(run) and not _others_told(run.path / FOLDER):
+    if since is not None and not is_stalled(run) and not _has_process_states(run.path / FOLDER):
         return None  # it went on before the evidence was kept
     stall = _stored_stall(run) or _judge_run(run, since or "")
     if stall is None or since is None or is_stalled(run) or _ran_again(run, since):
@@ -84,50 +84,50 @@ def find_stall(run: Run) -> Stall | None:
 
 
 def _judge_run(run: Run, since: str) -> Stall | None:
-    """Return the verdict from the evidence in a run; it has stood still since a second of Unix time."""
+    """Return the verdict from the evidence of a run, which stalled at the Unix time ``since``."""
     assert run.manifest is not None
     folder = run.path / FOLDER
-    numbers = (parsed_count(path.name[4:].partition(".")[0]) for path in folder.glob("rank*.json"))
+    numbers = (parse_count(path.name[4:].partition(".")[0]) for path in folder.glob("rank*.json"))
     stated_ranks = [number for number in numbers if number is not None and number < MOST_RANKS]
     # hpcprof may have started one process that started ranks of its own (torchrun).
     started, ranks = run.manifest.job.ranks, range(max([run.manifest.job.ranks - 1, *stated_ranks]) + 1)
     codes = run.rank_exit_codes() if started == len(ranks) else {}
     has_others, with_files = (
-        _others_told(folder),
+        _has_process_states(folder),
         {path.name.partition(".")[0] for path in folder.glob("rank*")},
     )
     evidence = {
-        rank: _evidence(folder, rank, codes.get(rank), started == len(ranks))
+        rank: _rank_evidence(folder, rank, codes.get(rank), started == len(ranks))
         if f"rank{rank:05d}" in with_files
-        else RankEvidence(state=_unseen(has_others and started == len(ranks), codes.get(rank)))
+        else RankEvidence(state=_state_without_report(has_others and started == len(ranks), codes.get(rank)))
         for rank in ranks
     }
-    judge_run = judge(_with_profiles(run, evidence))
-    if judge_run is None:
+    stall = judge(_with_profiles(run, evidence))
+    if stall is None:
         return None
     node_files = sorted(path.name for kind in ("gpu.csv", "ras") for path in folder.glob(f"*.{kind}"))
-    files = (*judge_run.evidence, *(f"{FOLDER}/{name}" for name in node_files))
-    judge_run = msgspec.structs.replace(judge_run, evidence=files)
+    files = (*stall.evidence, *(f"{FOLDER}/{name}" for name in node_files))
+    stall = msgspec.structs.replace(stall, evidence=files)
     with suppress(ValueError, OverflowError):
         moment = datetime.fromtimestamp(int(since), timezone.utc).isoformat(timespec="seconds")
-        judge_run = msgspec.structs.replace(judge_run, since=moment)
+        stall = msgspec.structs.replace(stall, since=moment)
     # While programs still write their evidence, or a profiler its profiles, a later look may say more.
     complete = not run.manifest.job.profiled_ranks and all(
         (folder / f"rank{rank:05d}.process").is_file() for rank in range(started)
     )
     if complete or run.state_file("finished") is not None:
         with suppress(OSError):
-            write_atomically(run.path / "state" / VERDICT, msgspec.json.encode(judge_run).decode() + "\n")
-    return judge_run
+            write_atomically(run.path / "state" / VERDICT, msgspec.json.encode(stall).decode() + "\n")
+    return stall
 
 
 def _with_profiles(run: Run, evidence: dict[int, RankEvidence]) -> dict[int, RankEvidence]:
-    """Return the evidence with the calls of MPI in the profiles of a run that is over and hung in one."""
+    """Add the MPI calls in the profiles of a finished run to its evidence, if it hung in such a call."""
     in_mpi = any(facts.native and facts.native.call.startswith("MPI_") for facts in evidence.values())
     files = profiles_of(run) if in_mpi and run.state_file("finished") is not None else []
-    if not files or sum(path.stat().st_size for path in files if path.is_file()) > _MOST_PROFILE_BYTES:
+    if not files or sum(path.stat().st_size for path in files if path.is_file()) > _MAX_PROFILE_BYTES:
         return evidence
-    # The state of other runs is told without numpy.
+    # Other runs do not need these imports, numpy among them.
     from hpcprof.analysis.stalls.mpi_calls import with_recorded_calls
     from hpcprof.results.collect.timelines import find_timelines
 
@@ -153,7 +153,7 @@ def stall_sentence(run: Run) -> str:
 
 
 def describe_end(run: Run, status: "JobStatus") -> str:
-    """Return the reason for the state of a run; and what holds, or at its end held, it up."""
+    """Return the reason for the state of a run, with the cause of its stall if it has one."""
     reason = status.reason if ended_by_stall(run) else describe_status(run, status)
     return "; ".join(filter(None, (reason, stall_sentence(run))))
 
@@ -170,11 +170,11 @@ def is_unprofiled(run: Run, store: "Store") -> bool:
     if run.manifest is None:
         dumps = run.beside is None and is_folder(run.path) and find_dumps(run.path)
         return bool(dumps or snapshots_of(run) or logs_of(run))
-    return run.state_file("started") is not None and tells_while_it_runs(run)
+    return run.state_file("started") is not None and has_live_results(run)
 
 
-def tells_while_it_runs(run: Run) -> bool:
-    """Return whether something is known of a run while its job runs: it has stalled, or has no profiler."""
+def has_live_results(run: Run) -> bool:
+    """Return whether a run has results while its job runs: it has stalled, or has no profiler."""
     return run.manifest is not None and (not run.manifest.job.profiled_ranks or is_stalled(run))
 
 
@@ -184,7 +184,7 @@ def judge_folder(folder: Path) -> Stall | None:
         return None
     evidence = {}
     for rank, path in find_dumps(folder).items():
-        record, loss = _record(path)
+        record, loss = _read_record(path)
         evidence[rank] = RankEvidence(record=record, file=path.name, loss=loss)
     members = {
         rank
@@ -197,12 +197,12 @@ def judge_folder(folder: Path) -> Stall | None:
 
 
 def unread_dumps(folder: Path) -> str:
-    """Return which dumps in a folder cannot be read, in words, if the others give no verdict; else empty."""
+    """Name the unreadable dumps in a folder in words; empty if the readable ones give a verdict."""
     if not is_folder(folder) or judge_folder(folder) is not None:
         return ""
-    losses = [loss for path in find_dumps(folder).values() if (loss := _record(path)[1])]
-    more = f"; and {len(losses) - _MAX_SHOWN} more" if len(losses) > _MAX_SHOWN else ""
-    return "; ".join(losses[:_MAX_SHOWN]) + more
+    losses = [loss for path in find_dumps(folder).values() if (loss := _read_record(path)[1])]
+    more = f"; and {len(losses) - _MAX_LISTED_DUMPS} more" if len(losses) > _MAX_LISTED_DUMPS else ""
+    return "; ".join(losses[:_MAX_LISTED_DUMPS]) + more
 
 
 def _ran_again(run: Run, since: str) -> bool:
@@ -219,18 +219,18 @@ def _stored_stall(run: Run) -> Stall | None:
     return None
 
 
-def _evidence(folder: Path, rank: int, exit_code: int | None, has_wrapper: bool) -> RankEvidence:
-    """Return what the files of a rank say; a damaged one says nothing.
+def _rank_evidence(folder: Path, rank: int, exit_code: int | None, has_wrapper: bool) -> RankEvidence:
+    """Read the evidence of a rank from its files; damaged files are ignored.
 
-    The kernel was not asked about a rank without a wrapper of its own.
+    The state of the process was recorded only for ranks with a wrapper of their own.
     """
     stem = f"rank{rank:05d}"
-    statement = _Told()
+    statement = _RankReport()
     with suppress(OSError, msgspec.MsgspecError):
-        statement = from_json(_read(folder / f"{stem}.json"), _Told)
+        statement = from_json(_read(folder / f"{stem}.json"), _RankReport)
     dumps = (folder / f"{stem}.flight.{kind}" for kind in ("json", "pickle"))
     dump = next((path for path in dumps if os.path.lexists(path)), None)
-    record, loss = _record(dump) if dump is not None else (None, "")
+    record, loss = _read_record(dump) if dump is not None else (None, "")
     stack = next((tuple(thread.frames) for thread in statement.threads if thread.main), ())
     names = [f"{stem}.{kind}" for kind in ("flight.json", "flight.pickle", "json", "stack", "process")]
     files = [name for name in names if (folder / name).is_file()]
@@ -238,16 +238,16 @@ def _evidence(folder: Path, rank: int, exit_code: int | None, has_wrapper: bool)
     return RankEvidence(
         record,
         stack or _stuck_stack(folder / f"{stem}.stack"),
-        _state(folder / f"{stem}.process", exit_code) if has_wrapper else ProcessState.RUNNING,
+        _process_state(folder / f"{stem}.process", exit_code) if has_wrapper else ProcessState.RUNNING,
         statement.last_step,
         statement.steps,
         f"{FOLDER}/{files[0]}" if files else "",
-        _native(folder, stem),
+        _native_stack(folder, stem),
         loss,
     )
 
 
-def _record(path: Path) -> tuple[FlightRecord | None, str]:
+def _read_record(path: Path) -> tuple[FlightRecord | None, str]:
     """Return a flight record, and a sentence about its damage; None and the sentence if it cannot be read."""
     try:
         record = read_flight_record(path)
@@ -260,8 +260,8 @@ def _native_files(folder: Path, stem: str) -> list[Path]:
     return sorted(folder.glob(f"{stem}.native*"))
 
 
-def _native(folder: Path, stem: str) -> NativeStack | None:
-    """Return where the program of a rank is in native code; of its processes, one in a call of MPI counts."""
+def _native_stack(folder: Path, stem: str) -> NativeStack | None:
+    """Return the native stack of a rank's program, preferably of a process in a call of MPI."""
     stacks = []
     for path in _native_files(folder, stem):
         with suppress(OSError):
@@ -276,9 +276,9 @@ def _read(path: Path) -> bytes:
 
 
 def _stuck_stack(path: Path) -> tuple[CodeLine, ...]:
-    """Return the frames of the main thread that Python wrote when it was stuck.
+    """Return the main thread's frames in the file that Python's ``faulthandler`` wrote.
 
-    The thread that has the interpreter is the one that is stuck; otherwise the last one is the main thread.
+    The thread that holds the interpreter is chosen if there is one, else the last, which is the main thread.
     """
     try:
         lines = _read(path).decode(errors="replace").splitlines()
@@ -295,15 +295,15 @@ def _stuck_stack(path: Path) -> tuple[CodeLine, ...]:
     return tuple(chosen if chosen is not None else threads[-1][1] if threads else ())
 
 
-def _state(path: Path, exit_code: int | None) -> ProcessState:
-    """Return the state of a rank's program in the stall, by what the kernel said of its processes.
+def _process_state(path: Path, exit_code: int | None) -> ProcessState:
+    """Return the state of a rank's program in the stall, by the kernel's states of its processes.
 
-    A rank that had none then has ended. Its exit code alone does not tell: the job may have been ended since.
+    A rank without processes had ended. Its exit code does not tell, since the job may have been ended later.
     """
     try:
         text = _read(path).decode(errors="replace")
     except OSError:
-        return _unseen(_others_told(path.parent), exit_code)
+        return _state_without_report(_has_process_states(path.parent), exit_code)
     states = re.findall(r"^State:\s+(\S)", text, re.MULTILINE)
     alive = [state for state in states if state not in "ZX"]
     if not alive:
@@ -311,14 +311,14 @@ def _state(path: Path, exit_code: int | None) -> ProcessState:
     return ProcessState.STOPPED if any(state in "Tt" for state in alive) else ProcessState.RUNNING
 
 
-def _unseen(others_told: bool, exit_code: int | None) -> ProcessState:
-    """Return the state of a rank's program about which the kernel was not asked."""
-    if not others_told:
+def _state_without_report(has_process_states: bool, exit_code: int | None) -> ProcessState:
+    """Return the state of a rank's program whose processes were not recorded."""
+    if not has_process_states:
         return ProcessState.RUNNING
     state = ProcessState.UNREACHABLE if exit_code is None else ProcessState.DEAD
     return ProcessState.ENDED if exit_code == 0 else state
 
 
-def _others_told(folder: Path) -> bool:
-    """Return whether the kernel was asked about any rank."""
+def _has_process_states(folder: Path) -> bool:
+    """Return whether the processes of any rank were recorded."""
     return any(folder.glob("rank*.process"))

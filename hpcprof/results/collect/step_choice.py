@@ -69,7 +69,7 @@ class StoredStepRanges(msgspec.Struct, frozen=True, dict=True):
         return names
 
     def differing(self) -> dict[int, str]:
-        """Return, by rank, the name of the range that should be the step and is not."""
+        """Return the agreed range of each rank that has chosen another one."""
         if self.named:
             return {}
         return {rank: name for rank, name in self.agreed().items() if name != self.chosen(rank)}
@@ -84,7 +84,7 @@ def _candidates(rows: list[Row]) -> list[StepCandidate]:
 
 
 def stored_step_ranges(store: Store, run_id: str) -> StoredStepRanges:
-    """Return the ranges that may be the step of a run, as the store has them."""
+    """Return the candidates for the step of a run from the store."""
     profiles = store.profiles(run_id)
     rows: dict[int, list[Row]] = {
         rank: [] for rank, p in profiles.items() if content_of(p.kind) is ProfileContent.TIMELINE
@@ -95,9 +95,9 @@ def stored_step_ranges(store: Store, run_id: str) -> StoredStepRanges:
 
 
 def wanted_step_range(requested: str | None, stored: StoredStepRanges) -> StepRange | None:
-    """Return the range that a collect takes for the step; None if it is to be found.
+    """Return the range that a collect uses as the step; None if the step is to be detected.
 
-    A given range holds until another one, or ``auto``, is given.
+    A range that a user gave holds until the next one, or ``auto``, is given.
     """
     name = "" if requested == AUTO else requested or stored.named
     if not name:
@@ -108,7 +108,7 @@ def wanted_step_range(requested: str | None, stored: StoredStepRanges) -> StepRa
 
 
 def is_current(requested: str | None, stored: StoredStepRanges, rank: int) -> bool:
-    """Return whether the results of a rank have the step that a user now gives."""
+    """Return whether the stored results of a rank use the requested step."""
     if requested is None or rank not in stored.rows:
         return True
     if requested == AUTO:
@@ -118,8 +118,8 @@ def is_current(requested: str | None, stored: StoredStepRanges, rank: int) -> bo
     return stored.chosen(rank) in (requested, with_counter(requested))
 
 
-def captured_steps(run: Run) -> tuple[tuple[int, int], ...]:
-    """Return the first and the last of each span of steps that a job was told to capture; empty for all."""
+def requested_steps(run: Run) -> tuple[tuple[int, int], ...]:
+    """Return the spans of steps (first, last) that a job was asked to capture; empty for all steps."""
     text = run.manifest.job.capture_steps if run.manifest else ""
     ends = (part.partition("-") for part in text.split(",") if text)
     return tuple((int(first), int(last or first)) for first, _, last in ends)

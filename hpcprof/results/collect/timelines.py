@@ -14,7 +14,7 @@ from hpcprof.profiles.timeline import Timeline
 from hpcprof.results.collect.known_files import unchanged_files
 from hpcprof.results.collect.profile_ranks import profiles_by_rank
 from hpcprof.results.collect.run_profiles import profiles_of
-from hpcprof.results.collect.step_choice import captured_steps, stored_step_ranges
+from hpcprof.results.collect.step_choice import requested_steps, stored_step_ranges
 from hpcprof.runs.directory import Run
 
 if TYPE_CHECKING:  # the timelines of a folder are read without a database
@@ -57,7 +57,7 @@ def find_timelines(run: Run, file: str = "") -> Timelines:
     identity = {file: stored.identity for file, stored in unchanged_files(files).items()}
     profiles = profiles_by_rank(files, identities=identity)
     paths = {rank: path for rank, path in sorted(profiles.paths.items()) if _has_timeline(path)}
-    return Timelines(paths, profiles.skipped, profiles.parts, captured_steps(run))
+    return Timelines(paths, profiles.skipped, profiles.parts, requested_steps(run))
 
 
 def _has_timeline(path: Path) -> bool:
@@ -76,7 +76,7 @@ def timeline_reader(run: Run, store: "Store") -> Callable[[int], Timeline]:
     profiles = store.profiles(run.id) if exists else {}
     stored_events = store.rank_events(run.id) if profiles else {}
     steps = stored_step_ranges(store, run.id) if exists else None
-    # A search for the profiles at each rank would take longer than reading them.
+    # The profiles are searched once: for each rank, that would take longer than reading them.
     find = cache(partial(find_timelines, run))
 
     def read(rank: int) -> Timeline:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # neither pandas is needed to report from the store, nor that
     from hpcprof.results.store.tables import ProfileRow
 
 ANALYSIS_VERSION = 36
-"""Raised whenever an analysis gives other figures: profiles that were collected before are read again."""
+"""Increased whenever an analysis gives other figures, so that collected profiles are read again."""
 
 Row = dict[str, Any]
 """One row: its values by the names of the columns."""
@@ -65,7 +65,7 @@ class AnalysisTable:
 def data_frame(
     columns: Sequence[Column], values: Mapping[str, list[Any]], *, exact: bool = False
 ) -> pd.DataFrame:
-    """Return columns of values as a DataFrame; of equal texts only one is kept.
+    """Return columns of values as a DataFrame, in which equal texts share one object.
 
     Where whole numbers are missing, a column is float64 with NaN, as analyses expect it; ``exact`` makes it
     Int64 with NA.
@@ -94,7 +94,7 @@ def data_frame(
 
 
 def earlier_version(profiles: Iterable[ProfileRow]) -> str:
-    """Return the hpcprof that computed the figures of a run; empty if this version would not change them."""
+    """Return the version of hpcprof whose figures of a run are outdated; empty if they are up to date."""
     earlier = [profile for profile in profiles if profile.analysis_version != ANALYSIS_VERSION]
     if not earlier:
         return ""

@@ -3,8 +3,8 @@
 Many rows are deleted and inserted at once. These statements go to the driver as text with positional
 parameters: compiling and running them through SQLAlchemy takes longer than the database needs.
 
-A migration keeps the rows of an analysis whose columns are still the same. A table whose columns have changed
-is made anew: its rows come back with the next collect, and until then a reason says so.
+A migration keeps the rows of an analysis if its columns are unchanged. Other tables are dropped and created;
+the next collect fills them, and until then a reason says so.
 """
 
 import errno
@@ -43,8 +43,8 @@ from hpcprof.results.store.tables import (
     Finite,
     Plain,
     ReasonRow,
-    finite,
-    plain,
+    storable_number,
+    storable_text,
 )
 from hpcprof.runs.config import database_file, group_may_read
 
@@ -90,8 +90,8 @@ def public_address(url: URL) -> str:
     return url.set(query=parameters)._replace(password=None).render_as_string()
 
 
-def cause(error: Exception) -> str:
-    """Return the first line of what a database, or the file system below it, reports."""
+def error_line(error: Exception) -> str:
+    """Return the first line of an error of a database, or of the file system below it."""
     if isinstance(error, OSError):
         return f"{error.filename}: {error.strerror}"
     message = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
@@ -172,7 +172,7 @@ class Database:
                     migrate(connection)
         except (SQLAlchemyError, OSError) as error:
             raise StoreError(
-                f"{self._earlier_version()}, and cannot be migrated: {cause(error)}; "
+                f"{self._earlier_version()}, and cannot be migrated: {error_line(error)}; "
                 f"{self._migration_command()}."
             ) from None
 
@@ -236,11 +236,11 @@ class Database:
         try:
             yield
         except IntegrityError as error:
-            raise RepeatedRow(f"a row is there twice: {cause(error)}.") from None
+            raise RepeatedRow(f"a row is there twice: {error_line(error)}.") from None
         except (SQLAlchemyError, sqlite3.Error, OSError, OverflowError) as error:
             read_only = isinstance(error, OSError) and error.errno in (errno.EROFS, errno.EACCES)
             hint = "; --runs-dir gives another folder" * read_only
-            raise StoreError(f"cannot use the results database {self}: {cause(error)}{hint}.") from None
+            raise StoreError(f"cannot use the results database {self}: {error_line(error)}{hint}.") from None
 
 
 def delete(connection: Connection, tables: Iterable[Table], key: Mapping[str, str | int | None]) -> int:
@@ -287,12 +287,12 @@ def _insert(table: Table, dialect: Dialect, columns: tuple[str, ...]) -> tuple[l
 def _storable(values: list[Any], kind: TypeEngine[Any]) -> list[Any]:
     """Convert the values of a column of a type, as that type does in SQLAlchemy's own statements."""
     if isinstance(kind, Plain):
-        texts = {text: plain(text) for text in {*values}}  # Many rows have few texts.
+        texts = {text: storable_text(text) for text in {*values}}  # Many rows have few texts.
         altered = any(text is not stored for text, stored in texts.items())
         return [texts[text] for text in values] if altered else values
-    # If a value is not finite, neither is its sum with others.
+    # The sum is finite only if all values are.
     if isinstance(kind, Finite) and (None in values or not isfinite(sum(values))):
-        return [finite(value) for value in values]
+        return [storable_number(value) for value in values]
     return values
 
 
@@ -353,7 +353,7 @@ _VERSION_OF_SCHEMA = {11: "0.2.0"}
 """The version of hpcprof that wrote tables of a version, before each profile recorded it."""
 
 _ADDED_COLUMNS = {"step_kinds": {"counted_steps", "once_steps"}, "darshan_files": {"late_rank", "wait_s"}}
-"""Columns of analyses that tell more of rows that are kept without them."""
+"""Columns that were added to analyses whose older rows remain valid without them."""
 
 _RECORDS = {table.name: table for table in METADATA.sorted_tables if table not in TABLES.values()}
 """The tables that describe runs and profiles, which are kept."""
@@ -361,9 +361,9 @@ _RECORDS = {table.name: table for table in METADATA.sorted_tables if table not i
 
 def migrate(connection: Connection) -> None:
     """Change the tables of an earlier version to those of this one, within the caller's transaction."""
-    made_anew = [name for name in TABLES if _has_changed(connection, name)]
+    recreated = [name for name in TABLES if _has_changed(connection, name)]
     present = set(inspect(connection).get_table_names())
-    for name in made_anew:
+    for name in recreated:
         if TABLES[name].name in present:
             connection.execute(DropTable(TABLES[name]))
         connection.execute(CreateTable(TABLES[name]))
@@ -380,8 +380,8 @@ def migrate(connection: Connection) -> None:
     row = connection.execute(select(SCHEMA.c.version)).scalar_one()
     unknown = PROFILES.c.made_by.is_(None)
     connection.execute(PROFILES.update().where(unknown).values(made_by=_VERSION_OF_SCHEMA.get(row)))
-    if made_anew:
-        _insert_reasons(connection, made_anew)
+    if recreated:
+        _insert_reasons(connection, recreated)
         # The next collect reads the profiles again, though their other figures are up to date.
         connection.execute(PROFILES.update().values(analysis_version=0))
     connection.execute(SCHEMA.update().values(version=SCHEMA_VERSION))

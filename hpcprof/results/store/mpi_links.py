@@ -1,4 +1,4 @@
-"""The messages and collectives of MPI that ranks have in common, kept beside the communication of a run.
+"""The matched messages and collectives of MPI, kept beside the communication of a run.
 
 ``mpi.parquet`` has a row for each end of a message, and for each rank of a collective.
 """
@@ -46,7 +46,7 @@ class MpiLinks(msgspec.Struct, frozen=True):
     way: Ints
     """1 for a message that is sent, -1 for one that is received, 0 for a collective."""
     pending: Ints
-    """1 if it ends in another call than the one that begins it."""
+    """1 if another call than the first one ends it."""
 
 
 class LinkWriter:
@@ -90,7 +90,7 @@ class LinkWriter:
 
 
 def read_links(folder: Path, rank: int) -> MpiLinks:
-    """Read the links of a rank, by start."""
+    """Read the links of a rank, ordered by start."""
     columns = ("row", "start_ns", "match", "peer", "way", "pending")
     parts = [part.filter(pc.equal(part.column("rank"), rank)) for part in _parts(folder)]
     whole = pa.concat_tables(parts).sort_by("start_ns") if parts else _SCHEMA.empty_table()
@@ -98,7 +98,7 @@ def read_links(folder: Path, rank: int) -> MpiLinks:
 
 
 def _parts(folder: Path) -> Iterator[pa.Table]:
-    """Yield the links of each window of the run; what is matched lies in one of them."""
+    """Yield the links of each window of the run; all ends of a match lie in one window."""
     with pq.ParquetFile(folder / FILE) as file:
         for number in range(file.metadata.num_row_groups):
             yield file.read_row_group(number, use_threads=False)
@@ -112,11 +112,11 @@ def _ints(rows: pa.Table, name: str) -> Ints:
 def calls_between(
     folder: Path, tables: Iterable[tuple[int, pa.Table, pa.Table]], between: Mapping[int, tuple[int, int]]
 ) -> RunMpi:
-    """Return the calls of some ranks that begin between two moments, matched as in the whole run.
+    """Return the calls of some ranks that begin in a window of time, matched as in the whole run.
 
-    Operations with other ranks are matched among these ranks only, and none with a part outside. ``tables``
-    has each rank in ascending order, with its rows of ``mpi_call_list`` and ``mpi_operation_list``;
-    ``between`` is, by rank, on its own clock.
+    An operation stays matched only if all of its ends lie in the window of one of these ranks. ``tables`` has
+    the ranks in ascending order, each with its rows of ``mpi_call_list`` and ``mpi_operation_list``;
+    ``between`` has the window of each rank, on its own clock.
     """
     lists, chosen = RunLists(most_calls=np.iinfo(np.int64).max), {}
     for rank, calls, operations in tables:
@@ -138,20 +138,20 @@ def calls_between(
         is_inside = at != NONE
         count = np.bincount(group, minlength=len(used))
         whole = np.bincount(group[is_inside], minlength=len(used)) == count
-        usable = whole[group] & ((count[group] == _ENDS) | (other[ours] == NONE))
+        usable = whole[group] & ((count[group] == _ENDS_OF_A_MESSAGE) | (other[ours] == NONE))
         is_matched[at[is_inside]] = True
         is_usable = is_inside & usable
         match[at[is_usable]], peer[at[is_usable]] = number[ours][is_usable], other[ours][is_usable]
     return with_matches(lists, match, peer, is_matched)
 
 
-_ENDS = 2
+_ENDS_OF_A_MESSAGE = 2
 
 
 def _cut_window(
     calls: pa.Table, operations: pa.Table, start: int, end: int
 ) -> tuple[pa.Table, pa.Table, Mask]:
-    """Return the calls that begin in a window, the operations that lie in them, and whether each one does."""
+    """Return the calls that begin in a window, the operations in them, and a mask of these operations."""
     begun = _ints(calls, "start_ns")
     inside = np.append((begun >= start) & (begun < end), False)
     place = np.where(inside, np.cumsum(inside) - 1, NONE)

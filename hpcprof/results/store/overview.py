@@ -1,4 +1,4 @@
-"""Overview of the runs of a store in one query: for lists, and on SQLite without loading SQLAlchemy."""
+"""An overview of the runs of a store in one query; for SQLite it does not load SQLAlchemy."""
 
 import sqlite3
 from collections.abc import Sequence
@@ -10,10 +10,10 @@ import msgspec
 from hpcprof.common.errors import StoreError
 from hpcprof.runs.config import default_database
 
-_SECONDS = 4.0
-"""The most seconds that a list waits for a locked database, or a server that does not answer."""
+_TIMEOUT_SECONDS = 4.0
+"""Maximum time in seconds that a list waits for a locked database or a server that does not answer."""
 
-_QUERY = """\
+_RUNS_SQL = """\
 SELECT runs.id, runs.path, runs.site, runs.workload, runs.ranks,
     (SELECT count(*) FROM profiles WHERE profiles.run_id = runs.id),
     (SELECT min(kind) FROM profiles WHERE profiles.run_id = runs.id),
@@ -27,7 +27,7 @@ _ELAPSED_SQL = f"(SELECT min(elapsed_ns) FROM {_KINDS} WHERE {_KINDS}.run_id = r
 
 _PUSHED_SQL = "SELECT run_id, listed, tags FROM pushed"
 
-_BASELINES = "SELECT run_id, name FROM baselines ORDER BY run_id, name"
+_BASELINES_SQL = "SELECT run_id, name FROM baselines ORDER BY run_id, name"
 
 
 class StoredRun(msgspec.Struct, frozen=True, array_like=True):
@@ -52,15 +52,17 @@ def stored_runs(db: str | None, runs_dir: Path) -> list[StoredRun]:
     Raises UsageError if ``db`` cannot be used here, and StoreError if the database cannot be read, or does
     not have these columns.
     """
-    return [msgspec.convert(tuple(row), StoredRun) for row in _rows(_QUERY, "runs", db, runs_dir)]
+    return [msgspec.convert(tuple(row), StoredRun) for row in _query_rows(_RUNS_SQL, "runs", db, runs_dir)]
 
 
 def pushed_runs(db: str | None, runs_dir: Path) -> dict[str, tuple[str, str]]:
-    """Return what is listed of each run that was pushed to a database, in JSON, and its tags.
+    """Return, for each run that was pushed to a database, its line of the list in JSON and its tags.
 
     Parameters and errors are those of `stored_runs`. A database of an earlier version has none.
     """
-    return {str(row[0]): (str(row[1]), str(row[2])) for row in _rows(_PUSHED_SQL, "pushed", db, runs_dir)}
+    return {
+        str(row[0]): (str(row[1]), str(row[2])) for row in _query_rows(_PUSHED_SQL, "pushed", db, runs_dir)
+    }
 
 
 def baselined_runs(db: str | None, runs_dir: Path) -> dict[str, list[str]]:
@@ -69,12 +71,12 @@ def baselined_runs(db: str | None, runs_dir: Path) -> dict[str, list[str]]:
     Parameters and errors are those of `stored_runs`. A database of an earlier version has no baselines.
     """
     names: dict[str, list[str]] = {}
-    for run_id, name in _rows(_BASELINES, "baselines", db, runs_dir):
+    for run_id, name in _query_rows(_BASELINES_SQL, "baselines", db, runs_dir):
         names.setdefault(str(run_id), []).append(str(name))
     return names
 
 
-def _rows(query: str, table: str, db: str | None, runs_dir: Path) -> Sequence[Sequence[object]]:
+def _query_rows(query: str, table: str, db: str | None, runs_dir: Path) -> Sequence[Sequence[object]]:
     db = db or default_database()
     if db and "://" in db:
         return _from_server(db, query.format(elapsed=_ELAPSED_SQL))
@@ -86,7 +88,7 @@ def _from_file(path: Path, query: str, table: str) -> Sequence[Sequence[object]]
         return []
     try:
         uri = f"{path.absolute().as_uri()}?mode=ro"
-        with closing(sqlite3.connect(uri, uri=True, timeout=_SECONDS)) as connection:
+        with closing(sqlite3.connect(uri, uri=True, timeout=_TIMEOUT_SECONDS)) as connection:
             tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
             if not {"hpcprof_schema", table} <= tables:
                 return []
@@ -107,7 +109,7 @@ def _from_server(url: str, query: str) -> Sequence[Sequence[object]]:
 
     place = store_url(url, Path())
     if place.get_backend_name() == "postgresql":
-        place = place.update_query_dict({"connect_timeout": f"{_SECONDS:.0f}", **place.query})
+        place = place.update_query_dict({"connect_timeout": f"{_TIMEOUT_SECONDS:.0f}", **place.query})
     database = Database(place)
     if not database.exists():
         return []

@@ -1,7 +1,7 @@
-"""Rows of a run that come from elsewhere, decoded a table at a time and checked.
+"""Rows of a run from another installation, decoded table by table and checked.
 
-Nothing grows unseen: a table stays JSON until it is asked for, and its memory is estimated before that. Each
-column is decoded by the type of its values in the store.
+A table stays JSON until it is read, and its memory is estimated before it is decoded. Each column is decoded
+by the type of its values in the store.
 """
 
 import re
@@ -22,7 +22,7 @@ from hpcprof.common.decode import from_json
 from hpcprof.common.errors import DamagedInput
 from hpcprof.common.freed_memory import return_freed_memory
 from hpcprof.profiles.losses import LossKind, Subject
-from hpcprof.results.store.tables import OF_RUN, Finite
+from hpcprof.results.store.tables import TABLES_OF_RUNS, Finite
 
 MOST_RESULTS_BYTES = 256 << 20
 """Maximum size of the results of a package as JSON."""
@@ -35,7 +35,7 @@ _MOST_TABLE_BYTES = MOST_MEMORY_BYTES - MOST_RESULTS_BYTES
 MOST_RANK = 9_999_999
 
 _NO_RANK = -1
-"""Stands for a rank in rows about the whole run."""
+"""Value of the column ``rank`` in rows about the whole run."""
 
 _MOST_EXPLANATION_BYTES = 8 << 20
 _VALUE_BYTES = 64
@@ -56,21 +56,21 @@ class MemoryBudget:
     """Memory that concurrent work shares; work that does not fit waits until other work has ended."""
 
     def __init__(self, most: int) -> None:
-        self._most = self._left = most
+        self._size_bytes = self._available = most
         self._changed = Condition()
 
     @contextmanager
     def reserved(self, count: int) -> Iterator[None]:
-        """Wait for ``count`` bytes, at most all of the budget, and hold them."""
-        count = min(count, self._most)
+        """Wait until ``count`` bytes (at most the whole budget) are available, and hold them in the block."""
+        count = min(count, self._size_bytes)
         with self._changed:
-            self._changed.wait_for(lambda: self._left >= count)
-            self._left -= count
+            self._changed.wait_for(lambda: self._available >= count)
+            self._available -= count
         try:
             yield
         finally:
             with self._changed:
-                self._left += count
+                self._available += count
                 self._changed.notify_all()
 
 
@@ -96,7 +96,7 @@ class PackedRows(Mapping[str, Mapping[str, list[Any]]]):
 
     def __init__(self, text: bytes, made_by: str) -> None:
         self._made_by = made_by
-        self._tables = self._fields("results.json", text, tuple(OF_RUN))
+        self._tables = self._fields("results.json", text, tuple(TABLES_OF_RUNS))
 
     def forget(self) -> None:
         """Let the memory of the rows go, even if somebody still has this object."""
@@ -109,7 +109,7 @@ class PackedRows(Mapping[str, Mapping[str, list[Any]]]):
         return len(self._tables)
 
     def __getitem__(self, name: str) -> Mapping[str, list[Any]]:
-        names = tuple(column.name for column in OF_RUN[name].table.columns)
+        names = tuple(column.name for column in TABLES_OF_RUNS[name].table.columns)
         columns = self._fields(f"the table {name!r}", self._tables[name], names)
         needed = sum(map(_memory_of, columns.values()))
         if needed > _MOST_TABLE_BYTES:
@@ -172,7 +172,7 @@ def _decoders(name: str) -> dict[str, msgspec.json.Decoder[Any]]:
 def _types(name: str) -> dict[str, Any]:
     """Return the types of the columns of a table: lists of values that its database can hold."""
     types: dict[str, Any] = {}
-    for column in OF_RUN[name].table.columns:
+    for column in TABLES_OF_RUNS[name].table.columns:
         kind: Any = str
         if isinstance(column.type, (Integer, BigInteger, Finite)):
             bits = 31 if isinstance(column.type, Integer) and not isinstance(column.type, BigInteger) else 63
@@ -208,7 +208,7 @@ def check_rows(run_id: str, rows: Mapping[str, Mapping[str, list[Any]]]) -> None
     if "runs" not in rows:
         raise DamagedInput("the results are not of one run")
     for name, columns in rows.items():
-        stored = OF_RUN[name]
+        stored = TABLES_OF_RUNS[name]
         if len({len(values) for values in columns.values()}) > 1:
             raise DamagedInput(f"the columns of {name} are of different lengths")
         if set(columns.get(stored.run, [run_id])) != {run_id}:

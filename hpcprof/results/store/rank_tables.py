@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 _TYPES = {Kind.INT: pa.int64(), Kind.FLOAT: pa.float64(), Kind.TEXT: pa.string()}
 
-RANK_TABLES: dict[str, Analysis] = {
+ANALYSES_WITH_EVENTS: dict[str, Analysis] = {
     name: analysis
     for name, analysis in ANALYSES.items()
     if analysis.policy is Policy.WITH_EVENTS and analysis.scope is Scope.RANK
 }
-"""These analyses by name."""
+"""The analyses of one rank whose rows are kept with the events, by name."""
 
 
 MPI_TABLES = ("mpi_call_list", "mpi_operation_list")
@@ -44,7 +44,7 @@ def dataset_table(analysis: str) -> str:
     return analysis.removeprefix("rank_")
 
 
-def table_schema(analysis: Analysis, columns: Sequence[str] | None = None) -> pa.Schema:
+def analysis_schema(analysis: Analysis, columns: Sequence[str] | None = None) -> pa.Schema:
     """Return the columns of a table, by default all; the folders of the dataset hold the rank."""
     chosen = (column for column in analysis.columns if columns is None or column.name in columns)
     return _schema(column for column in chosen if column.name != "rank")
@@ -65,8 +65,8 @@ def arrow_table(columns: Sequence[Column], values: Mapping[str, Values]) -> pa.T
 
 def _array(values: Values, kind: pa.DataType) -> pa.Array:
     if kind == pa.string():
-        plain = {value: plain_text(value) for value in set(values) if isinstance(value, str)}
-        values = [plain.get(value) for value in values]
+        texts = {value: plain_text(value) for value in set(values) if isinstance(value, str)}
+        values = [texts.get(value) for value in values]
     # NaN stands for a missing value.
     return pa.array(values, kind, from_pandas=True)
 
@@ -79,10 +79,9 @@ def kept_table(
 ) -> pa.Table:
     """Read the rows of some ranks, with the column ``rank`` first; ``columns`` chooses some of the others.
 
-    ``lost`` gets, by rank, the error of a rank that has none, instead of raising it. Raises StoreError if
-    there are none of a profile.
+    Raises StoreError if the rows of a rank are gone; with ``lost``, that error is put there by rank instead.
     """
-    schema = table_schema(RANK_TABLES[name], columns)
+    schema = analysis_schema(ANALYSES_WITH_EVENTS[name], columns)
     tables = {}
     for event in events:
         rows = event.table(dataset_table(name), schema)
@@ -107,6 +106,6 @@ def kept_rows(
     columns: Sequence[str] | None = None,
     lost: dict[int, StoreError] | None = None,
 ) -> pd.DataFrame:
-    """Return what `kept_table` does as a DataFrame."""
+    """Return the rows of `kept_table` as a DataFrame."""
     rows: pd.DataFrame = kept_table(events, name, columns, lost).to_pandas(use_threads=False)
     return rows

@@ -36,14 +36,14 @@ from hpcprof.results.store.mpi_links import calls_between, read_links
 from hpcprof.results.store.rank_tables import MPI_TABLES, has_mpi, kept_rows, kept_table
 
 VERSION = 3
-"""Raised when matches or clocks are computed in another way: they are then computed again."""
+"""Increased when matches or clocks are computed in another way, so that they are computed again."""
 
 DESCRIPTION, CLOCKS = "description.json", "clocks.parquet"
-_GROUP, _BATCH = 1 << 16, 1 << 18
-_COLLECTIVE = ("op", "comm_id", "seq", "bytes")
-_MESSAGE = ("op", "comm_id", "tag", "bytes")
-_TIMES = ("start_ns", "end_ns", "arrived_ns")
-_OPTIONAL = ("peer", "arrived")
+_ROW_GROUP_ROWS, _BATCH_ROWS = 1 << 16, 1 << 18
+_COLLECTIVE_COLUMNS = ("op", "comm_id", "seq", "bytes")
+_MESSAGE_COLUMNS = ("op", "comm_id", "tag", "bytes")
+_TIME_COLUMNS = ("start_ns", "end_ns", "arrived_ns")
+_NULLABLE_FIELDS = ("peer", "arrived")
 _MATCH_BITS = 32
 MATCH_SCHEMA = pa.schema(
     [
@@ -56,12 +56,12 @@ MATCH_SCHEMA = pa.schema(
 )
 """The columns of the files of matches; see `Matches`. Unknown values are null."""
 
-_COLUMNS = dict(zip((field.name for field in fields(Matches)), MATCH_SCHEMA.names, strict=True))
+_COLUMN_OF_FIELD = dict(zip((field.name for field in fields(Matches)), MATCH_SCHEMA.names, strict=True))
 _written_size = lru_cache(1024)(format_bytes)
 
 
 class ClockSource(Enum):
-    """The way in which the clock of a rank was aligned with the reference's."""
+    """The evidence by which the clock of a rank was aligned with the reference clock."""
 
     COMMUNICATION = "communication"
     NODE = "node"
@@ -71,14 +71,14 @@ class ClockSource(Enum):
 
 @dataclass(frozen=True)
 class RunClocks:
-    """The clocks of a run's ranks on one common clock: that of the reference, as far as it can be known."""
+    """The clocks of a run's ranks, each related to one common clock: that of the reference rank."""
 
     clocks: Mapping[int, RankClock]
     """By rank."""
     sources: Mapping[int, ClockSource]
     """By rank."""
     errors: Mapping[int, float]
-    """The most that a rank may be off, in ns; without the ranks of which that is unknown."""
+    """Maximum error of the times of a rank, in ns; ranks with an unknown error are missing."""
     start_utc_ns: int | None = None
     """The UTC time of the common clock's zero in ns since 1970; None if the profiles do not record it."""
 
@@ -109,11 +109,11 @@ class RunClocks:
         return {rank: clock for rank, clock in self.clocks.items() if rank in self.errors}
 
     def uncertainty_ns(self, rank: int) -> int | None:
-        """Return how far off the times of a rank may be on the common clock; None if unknown."""
+        """Return the maximum error in ns of a rank's times on the common clock; None if it is unknown."""
         return round(self.errors[rank]) if rank in self.errors else None
 
     def note(self) -> str:
-        """Return in one sentence how the clocks were aligned."""
+        """Return a sentence about the alignment of the clocks."""
         if len(self.clocks) < 2:
             return "A single rank needs no aligned clock."
         most = max((self.errors[rank] for rank in self._clock_order(ClockSource.COMMUNICATION)), default=0.0)
@@ -137,13 +137,15 @@ class RunClocks:
 def run_clocks(
     aligned: Iterable[Aligned], events: Mapping[int, RankEvents], utc: Mapping[int, int | None]
 ) -> RunClocks:
-    """Put the clocks of all ranks on one.
+    """Relate the clocks of all ranks to one common clock.
 
-    Those that collectives and messages align are connected by the ranks that they share
-    (`hpcprof.analysis.collectives.common_clock`). Ranks that these do not connect with most of the others
-    follow by the UTC times in their profiles, else each by the start of its first step. ``events`` is, by
-    rank, where its steps are; ``utc`` is when the clock of each rank showed 0, in ns since 1970, None if its
-    profile does not record it.
+    1. Connect the clocks that collectives and messages align, by the ranks that they share
+       (`hpcprof.analysis.collectives.common_clock`). The largest connected component gives the common clock.
+    2. Shift each other component by the UTC times in its profiles,
+    3. or, where these are missing, so that its first step starts together with that of the largest component.
+
+    ``events`` has the kept events of each rank, with its steps; ``utc`` has the UTC time of the zero of each
+    rank's clock in ns since 1970, None if its profile does not record it.
     """
     aligned = [*aligned]
     node_ranks = {rank for ranks, clocks_of_set in aligned if clocks_of_set.of_node for rank in ranks}
@@ -162,14 +164,17 @@ def run_clocks(
         if zero is not None and zeros[0] is not None:
             shift, source = zero - zeros[0], ClockSource.UTC
         else:
-            shift, source = _start(parts[0], first) - _start(part, first), ClockSource.STEPS
+            shift, source = (
+                _first_step_start(parts[0], first) - _first_step_start(part, first),
+                ClockSource.STEPS,
+            )
         for rank, clock in part.clocks.items():
             clocks[rank], sources[rank] = replace(clock, base=clock.base + shift), source
     return RunClocks(dict(sorted(clocks.items())), sources, parts[0].uncertainty, zeros[0])
 
 
 def _utc_zero(part: Alignment, utc: Mapping[int, int | None]) -> int | None:
-    """Return the UTC time of the zero of a part's clock: the median of what its ranks recorded."""
+    """Return the UTC time of the zero of a component's clock: the median over the ranks that record it."""
     utc_zero = []
     for rank, clock in part.clocks.items():
         start = utc.get(rank)
@@ -179,14 +184,14 @@ def _utc_zero(part: Alignment, utc: Mapping[int, int | None]) -> int | None:
 
 
 def first_steps(events: Mapping[int, RankEvents]) -> dict[int, int]:
-    """Return when the first step of each rank starts, on its own clock; without those that have no step."""
+    """Return the start of the first step of each rank that has steps, on its own clock."""
     rows = kept_rows(events.values(), "step_parts", ["start_ns"], lost={})
     first = rows.groupby("rank")["start_ns"].min()
     return dict(zip(first.index.tolist(), first.tolist(), strict=True))
 
 
-def _start(part: Alignment, first: Mapping[int, int]) -> int:
-    """Return when the first step of a part starts, on its clock; 0 without steps."""
+def _first_step_start(part: Alignment, first: Mapping[int, int]) -> int:
+    """Return the start of the first step of a component, on its clock; 0 without steps."""
     starts = [
         int(clock.to_common(np.array([first[rank]]))[0])
         for rank, clock in part.clocks.items()
@@ -204,13 +209,13 @@ class RankCommunication:
     may share a kernel. If collectives share one, only the first is here. Shape (n,).
     """
     number: Ints
-    """The number that a collective, or a message, has in common on all of its ranks; shape (n,)."""
+    """The number of a collective or a message, equal on all of its ranks; shape (n,)."""
     way: Ints
     """1 for a message that is sent, -1 for one that is received, 0 for a collective; shape (n,)."""
     carrier: Ints
     """`Carrier` values; shape (n,)."""
     texts: list[str]
-    """The words for each of them."""
+    """A description of each of them."""
 
     @classmethod
     def joined(cls, parts: "Sequence[RankCommunication]") -> "RankCommunication":
@@ -226,7 +231,7 @@ class RankCommunication:
 
 
 class Carrier(IntEnum):
-    """The event of a rank that carries out a collective or a message."""
+    """The kind of event of a rank that performs a collective or a message."""
 
     WORK = 0
     """A kernel, or work of the host."""
@@ -236,18 +241,18 @@ class Carrier(IntEnum):
 
 
 _NO_INTEGERS = np.array([], np.int64)
-_NOTHING = RankCommunication(_NO_INTEGERS, _NO_INTEGERS, _NO_INTEGERS, _NO_INTEGERS, [])
+_NO_COMMUNICATION = RankCommunication(_NO_INTEGERS, _NO_INTEGERS, _NO_INTEGERS, _NO_INTEGERS, [])
 
 
 class PartFile(msgspec.Struct, frozen=True):
-    """One file of matches, and of which ranks it has some."""
+    """One file of matches, and the ranks that occur in it."""
 
     name: Annotated[str, msgspec.Meta(pattern=r"\Apart-\d+\.parquet\Z")]
     ranks: tuple[int, ...]
 
 
 class _Description(msgspec.Struct):
-    """The rest of what is kept of a run's communication; ``profiles`` is what `identity` returns."""
+    """The other facts that are kept about a run's communication; ``profiles`` is the `profiles_digest`."""
 
     version: int
     profiles: str
@@ -259,8 +264,8 @@ class _Description(msgspec.Struct):
     mpi: bool = False
 
 
-def identity(events: Mapping[int, RankEvents]) -> str:
-    """Return a text that identifies the profiles of a run."""
+def profiles_digest(events: Mapping[int, RankEvents]) -> str:
+    """Return a digest that identifies the profiles of a run."""
     profiles = [f"{rank} {rank_events.sha256}" for rank, rank_events in sorted(events.items())]
     return sha256("\n".join(profiles).encode()).hexdigest()
 
@@ -268,26 +273,26 @@ def identity(events: Mapping[int, RankEvents]) -> str:
 def write_matches(folder: Path, number: int, matches: Matches) -> PartFile:
     """Write one file of matches into the folder of a run's communication."""
     ordered = matches.take(np.lexsort((matches.row, matches.rank)))
-    # Each file numbers its matches apart from the others.
+    # The number of the file makes its matches' numbers distinct from those of other files.
     first = number << _MATCH_BITS
     arrays = []
-    for field, column in _COLUMNS.items():
+    for field, column in _COLUMN_OF_FIELD.items():
         values = getattr(ordered, field)
         if field in ("group", "match"):
             values = values + first
         kind = MATCH_SCHEMA.field(column).type
-        arrays.append(pa.array(values, kind, mask=values == UNKNOWN if field in _OPTIONAL else None))
+        arrays.append(pa.array(values, kind, mask=values == UNKNOWN if field in _NULLABLE_FIELDS else None))
     folder.mkdir(parents=True, exist_ok=True)
     name = f"part-{number}.parquet"
     with replacing(folder / name) as temporary:
         pq.write_table(
             pa.table(arrays, MATCH_SCHEMA),
             temporary,
-            row_group_size=_GROUP,
+            row_group_size=_ROW_GROUP_ROWS,
             compression="zstd",
             compression_level=1,
             use_dictionary=["op"],
-            column_encoding=dict.fromkeys(_TIMES, "DELTA_BINARY_PACKED"),
+            column_encoding=dict.fromkeys(_TIME_COLUMNS, "DELTA_BINARY_PACKED"),
             write_statistics=["rank"],
             store_schema=False,
         )
@@ -304,9 +309,9 @@ def read_matches(folder: Path, parts: Sequence[PartFile], ranks: Sequence[int] |
 
 def _matches(whole: pa.Table) -> Matches:
     columns = {}
-    for field, column in _COLUMNS.items():
+    for field, column in _COLUMN_OF_FIELD.items():
         values = whole.column(column)
-        columns[field] = (values.fill_null(UNKNOWN) if field in _OPTIONAL else values).to_numpy()
+        columns[field] = (values.fill_null(UNKNOWN) if field in _NULLABLE_FIELDS else values).to_numpy()
     return Matches(**columns)
 
 
@@ -326,16 +331,15 @@ def _read_part(path: Path, ranks: Ints | None) -> pa.Table:
 def _batches(path: Path) -> Iterator[Matches]:
     """Read a file of matches, some rows at a time."""
     with pq.ParquetFile(path) as file:
-        for batch in file.iter_batches(_BATCH, columns=MATCH_SCHEMA.names, use_threads=False):
+        for batch in file.iter_batches(_BATCH_ROWS, columns=MATCH_SCHEMA.names, use_threads=False):
             yield _matches(pa.Table.from_batches([batch]))
 
 
 class RunCommunication:
     """The communication of a run, from the files in a folder.
 
-    ``size`` is the largest number of ranks that the collectives of a rank tell, profiled or not, 0 if none
-    does; ``lost`` is the reason why nothing could be matched, None if it could, and ``mpi`` tells whether
-    there are messages and collectives of MPI.
+    ``size`` is the largest number of ranks that a collective records, profiled or not, 0 if none does;
+    ``lost`` is the error that prevented the matching, and ``mpi`` is True if there are operations of MPI.
     """
 
     def __init__(
@@ -355,7 +359,7 @@ class RunCommunication:
         self._temporary = temporary
 
     def matches(self, ranks: Sequence[int] | None = None) -> Matches:
-        """Return what some ranks, by default all, have in common with others.
+        """Return the matches of some ranks, by default of all.
 
         Raises StoreError if the files are gone or damaged, or nothing could be matched.
         """
@@ -363,15 +367,15 @@ class RunCommunication:
             return read_matches(self._folder, self.parts, ranks)
 
     def arrivals(self) -> Iterator[Arrivals]:
-        """Yield who came last to what all ranks have in common, file by file and some rows at a time."""
+        """Yield the arrivals of the ranks at their matches, file by file."""
         with self._reading():
             for part in self.parts:
                 yield arrivals_of(_batches(self._folder / part.name))
 
     def mpi_calls(self, between: Mapping[int, tuple[int, int]]) -> RunMpi | None:
-        """Return the calls of MPI of some ranks between two moments of each, on the common clock.
+        """Return the MPI calls of some ranks in a window of time of each, on the common clock.
 
-        None if not all of these ranks make some.
+        None unless all of these ranks call MPI.
         """
         ranks = sorted(between)
         if not self.mpi or not all(has_mpi(self._events[rank]) for rank in ranks):
@@ -393,9 +397,9 @@ class RunCommunication:
     def of_rank(self, rank: int) -> RankCommunication:
         """Return the communication of a rank with others; empty if it has none."""
         if self.lost is not None:
-            return _NOTHING
+            return _NO_COMMUNICATION
         joint = self.matches([rank])
-        # Collectives that share a kernel share its arrows.
+        # Only the first of the collectives that share a kernel is drawn.
         joint = joint.take((joint.part == 0) | (joint.peer != UNKNOWN))
         joint = joint.take(np.lexsort((joint.match, joint.start)))
         direction = np.where(joint.peer == UNKNOWN, 0, np.where(joint.sends, 1, -1))
@@ -403,19 +407,19 @@ class RunCommunication:
         kernels = RankCommunication(
             joint.start, joint.match, direction, carrier, self._texts(rank, joint, direction)
         )
-        return RankCommunication.joined([kernels, self._of_mpi(rank)]) if self.mpi else kernels
+        return RankCommunication.joined([kernels, self._mpi_communication(rank)]) if self.mpi else kernels
 
-    def _of_mpi(self, rank: int) -> RankCommunication:
+    def _mpi_communication(self, rank: int) -> RankCommunication:
         with self._reading():
             links = read_links(self._folder, rank)
         if not len(links.row):
-            return _NOTHING
-        rows = kept_table([self._events[rank]], "mpi_operation_list", _MESSAGE).take(links.row)
-        values = (rows.column(name).to_pylist() for name in _MESSAGE)
+            return _NO_COMMUNICATION
+        rows = kept_table([self._events[rank]], "mpi_operation_list", _MESSAGE_COLUMNS).take(links.row)
+        values = (rows.column(name).to_pylist() for name in _MESSAGE_COLUMNS)
         texts = [
-            _said_of_mpi(*row) for row in zip(*values, links.way.tolist(), links.peer.tolist(), strict=True)
+            _mpi_text(*row) for row in zip(*values, links.way.tolist(), links.peer.tolist(), strict=True)
         ]
-        # The files of matches number theirs before.
+        # Numbers after those of the files of matches.
         number = links.match + (len(self.parts) << _MATCH_BITS)
         carrier = np.where(links.pending == 1, int(Carrier.MPI_REQUEST), int(Carrier.MPI_CALL))
         return RankCommunication(links.start, number, links.way, carrier, texts)
@@ -423,22 +427,21 @@ class RunCommunication:
     def _texts(self, rank: int, matches: Matches, direction: Ints) -> list[str]:
         if not len(matches):
             return []
-        rows = kept_table([self._events[rank]], "rank_collectives", _COLLECTIVE).take(matches.row)
-        values = (rows.column(name).to_pylist() for name in _COLLECTIVE)
+        rows = kept_table([self._events[rank]], "rank_collectives", _COLLECTIVE_COLUMNS).take(matches.row)
+        values = (rows.column(name).to_pylist() for name in _COLLECTIVE_COLUMNS)
         return [
-            _message_text(*row)
-            for row in zip(*values, direction.tolist(), matches.peer.tolist(), strict=True)
+            _kernel_text(*row) for row in zip(*values, direction.tolist(), matches.peer.tolist(), strict=True)
         ]
 
     def save(self) -> None:
-        """Write what makes the files in the folder count."""
+        """Write the clocks and the description, which make the files in the folder valid; remove others."""
         clocks = self.clocks
         self._folder.mkdir(parents=True, exist_ok=True)
         with replacing(self._folder / CLOCKS) as temporary:
             pq.write_table(_clock_table(clocks.clocks), temporary, compression="zstd", store_schema=False)
         described = _Description(
             VERSION,
-            identity(self._events),
+            profiles_digest(self._events),
             [*self.parts],
             dict(clocks.sources),
             dict(clocks.errors),
@@ -456,10 +459,10 @@ class RunCommunication:
 
 
 def load_communication(folder: Path, events: Mapping[int, RankEvents]) -> RunCommunication | None:
-    """Return the communication in a folder; None if there is none of these profiles and this version."""
+    """Return the communication in a folder; None unless it is of these profiles and this version."""
     try:
         described = from_json(read_file(folder / DESCRIPTION), _Description)
-        if (described.version, described.profiles) != (VERSION, identity(events)):
+        if (described.version, described.profiles) != (VERSION, profiles_digest(events)):
             return None
         clocks = _clocks(pq.read_table(folder / CLOCKS, use_threads=False))
     except (OSError, msgspec.MsgspecError, pa.ArrowException, KeyError):
@@ -469,7 +472,7 @@ def load_communication(folder: Path, events: Mapping[int, RankEvents]) -> RunCom
 
 
 def _clock_table(clocks: Mapping[int, RankClock]) -> pa.Table:
-    """Return the clocks with a row for each moment between which they are interpolated."""
+    """Return the clocks as a table with a row for each knot of their interpolation."""
     columns: dict[str, list[Any]] = {name: [] for name in ("rank", "zero_ns", "base_ns", "rate")}
     moments, ahead = [], []
     for rank, clock in clocks.items():
@@ -492,13 +495,13 @@ def _clocks(table: pa.Table) -> dict[int, RankClock]:
     return clocks
 
 
-def _message_text(op: str, comm_id: str | None, seq: int, size: int | None, direction: int, peer: int) -> str:
+def _kernel_text(op: str, comm_id: str | None, seq: int, size: int | None, direction: int, peer: int) -> str:
     partner = f" {'to' if direction > 0 else 'from'} rank {peer}" if direction else ""
     where = f"communicator {comm_id}" if comm_id else "an unknown communicator"
     return f"{op} {seq}{partner} of {where}{f', {_written_size(size)}' if size is not None else ''}"
 
 
-def _said_of_mpi(op: str, comm_id: str | None, tag: int, size: int, direction: int, peer: int) -> str:
+def _mpi_text(op: str, comm_id: str | None, tag: int, size: int, direction: int, peer: int) -> str:
     partner = (
         f" {'to' if direction > 0 else 'from'} rank {peer}{f', tag {tag}' if tag >= 0 else ''}"
         if direction

@@ -35,7 +35,6 @@ from hpcprof.results.store.tables import (
     FACTS,
     GPUS,
     LOSSES,
-    OF_RUN,
     PROFILES,
     PUSHED,
     RANK_TABLES,
@@ -43,6 +42,7 @@ from hpcprof.results.store.tables import (
     RUN_TABLES,
     RUNS,
     TABLES,
+    TABLES_OF_RUNS,
     BaselineRow,
     ExplanationRow,
     FactRow,
@@ -52,7 +52,7 @@ from hpcprof.results.store.tables import (
     PushedRow,
     ReasonRow,
     RunRow,
-    plain,
+    storable_text,
 )
 from hpcprof.runs.config import default_database
 from hpcprof.runs.directory import MANIFEST, runs_directory
@@ -105,7 +105,7 @@ class Store(Database):
 
     def __init__(self, url: URL, runs_dir: Path | None = None, read_only: bool = False) -> None:
         super().__init__(url, read_only)
-        self.runs_dir = runs_dir
+        self.runs_dir = runs_dir or runs_directory()
 
     def runs(self) -> list[RunRow]:
         """Return the collected runs, by id."""
@@ -170,15 +170,15 @@ class Store(Database):
             rows = kept_table(self.rank_events(run_id).values(), analysis, columns, lost)
             values = {name: rows.column(name).to_pylist() for name in names}
         reasons |= {rank: str(error) for rank, error in lost.items()}
-        reasons |= dict.fromkeys(self.unasked(run_id, [analysis]), _LAZY_REASON.format(analysis))
+        reasons |= dict.fromkeys(self.uncomputed(run_id, [analysis]), _LAZY_REASON.format(analysis))
         return AnalysisTable(values, reasons, losses_of(declared, stored.losses))
 
-    def unasked(self, run_id: str, names: Iterable[str]) -> dict[int, list[str]]:
-        """Return which of some analyses nobody has asked for yet (`Policy.LAZY`).
+    def uncomputed(self, run_id: str, names: Iterable[str]) -> dict[int, list[str]]:
+        """Return the lazy analyses among ``names`` that have not been computed yet (`Policy.LAZY`).
 
-        They are by rank, and those that span the ranks are under `WHOLE_RUN`.
+        They are listed by rank; analyses that span the ranks are listed under `WHOLE_RUN`.
         """
-        lacking: dict[int, list[str]] = defaultdict(list)
+        missing: dict[int, list[str]] = defaultdict(list)
         lazy = [name for name in names if ANALYSES[name].policy is Policy.LAZY]
         profiles = self.profiles(run_id).values() if lazy else ()
         ranks = {
@@ -190,18 +190,18 @@ class Store(Database):
             for name in lazy:
                 if ANALYSES[name].scope is Scope.RANK:
                     for rank in sorted(ranks - ranks_with(connection, run_id, name)):
-                        lacking[rank].append(name)
+                        missing[rank].append(name)
                 elif not ranks or not has_run_analyses(connection, run_id):
                     continue
                 elif not has_run_analyses(connection, run_id, [name]):
-                    lacking[WHOLE_RUN].append(name)
-        return lacking
+                    missing[WHOLE_RUN].append(name)
+        return missing
 
     def events_folder(self, path: str | Path) -> Path:
-        """Return the folder to keep the events of a run in.
+        """Return the folder in which the events of a run are kept, given the folder of its profiles.
 
-        That is the run's own. For profiles of another tool, and in a run that only others may write, it is
-        one among the runs. ``path`` is the folder of the run, or of the profiles.
+        A run keeps them itself. Events of other tools' profiles, and of runs that this user cannot write, are
+        kept in the folder of runs.
         """
         path = Path(path)
         beside, among = self._events_folders(path)
@@ -209,7 +209,7 @@ class Store(Database):
         return beside if writable else among
 
     def rank_events(self, run_id: str) -> dict[int, RankEvents]:
-        """Return the files of the events of each rank with a timeline, whether they are there or not."""
+        """Return the places of the event files of each rank with a timeline, whether or not they exist."""
         from hpcprof.profiles.timeline_parquet import RankEvents
 
         run = self.run(run_id)
@@ -231,11 +231,11 @@ class Store(Database):
         return events
 
     def _events_folders(self, path: str | Path) -> tuple[Path, Path]:
-        """Return where the events of a run may be: its own folder, and the one among the runs."""
-        return Path(path) / EVENTS, (self.runs_dir or runs_directory()) / EVENTS
+        """Return the two possible folders of the events of a run: its own, and one in the folder of runs."""
+        return Path(path) / EVENTS, self.runs_dir / EVENTS
 
     def notes(self, run_id: str) -> RunNotes:
-        """Return what is missing in the profiles and the analyses of a run."""
+        """Return the gaps in the profiles and the analyses of a run."""
         with self.reading() as connection:
             return RunNotes(_reasons(connection, run_id), _losses(connection, run_id))
 
@@ -313,7 +313,7 @@ class Store(Database):
             if sha256 != (now if rank == WHOLE_RUN else {rank: now.get(rank)}):
                 return False
             if explanation:
-                delete(connection, [EXPLANATIONS], {"run_id": plain(run_id)})
+                delete(connection, [EXPLANATIONS], {"run_id": storable_text(run_id)})
                 insert_rows(connection, EXPLANATIONS, [ExplanationRow(run_id, ANALYSIS_VERSION, explanation)])
             for name in outcomes:
                 delete_analysis(connection, run_id, name, rank)
@@ -344,7 +344,7 @@ class Store(Database):
 
     @staticmethod
     def _delete_rank(connection: Connection, run_id: str, rank: int) -> None:
-        key = {"run_id": plain(run_id), "rank": rank}
+        key = {"run_id": storable_text(run_id), "rank": rank}
         if delete(connection, [PROFILES], key):  # else nothing else of the rank is stored
             delete(connection, [GPUS, FACTS, LOSSES, REASONS, *RANK_TABLES.values()], key)
 
@@ -359,13 +359,13 @@ class Store(Database):
             _delete_run(connection, run_id)
 
     def all_rows(self, run_id: str) -> dict[str, dict[str, list[Any]]]:
-        """Return all that the store has of a run: by table, as in `OF_RUN`, the values of each column.
+        """Return the values of each column of a run in each table of `TABLES_OF_RUNS`.
 
         A column whose values are all null is left out.
         """
         contents = {}
         with self.reading() as connection:
-            for name, stored in OF_RUN.items():
+            for name, stored in TABLES_OF_RUNS.items():
                 names = [column.name for column in stored.table.columns]
                 columns = _read_rows(connection, run_id, stored.table, names, stored.run)
                 if columns[names[0]]:
@@ -391,7 +391,7 @@ class Store(Database):
             insert_rows(connection, PUSHED, [pushed] if pushed else [])
             for name, columns in rows.items():
                 if name != "runs":
-                    insert_columns(connection, OF_RUN[name].table, columns)
+                    insert_columns(connection, TABLES_OF_RUNS[name].table, columns)
 
     def pushed(self) -> dict[str, PushedRow]:
         """Return the runs that were pushed to this store, by id."""
@@ -405,9 +405,9 @@ class Store(Database):
 
 
 def _delete_run(connection: Connection, run_id: str) -> None:
-    tables = [stored.table for stored in OF_RUN.values() if stored.run == "run_id"]
-    delete(connection, [*tables, PUSHED], {"run_id": plain(run_id)})
-    delete(connection, [RUNS], {"id": plain(run_id)})
+    tables = [stored.table for stored in TABLES_OF_RUNS.values() if stored.run == "run_id"]
+    delete(connection, [*tables, PUSHED], {"run_id": storable_text(run_id)})
+    delete(connection, [RUNS], {"id": storable_text(run_id)})
 
 
 def _checksums(connection: Connection, run_id: str) -> dict[int, str]:
@@ -434,21 +434,21 @@ def open_store(db: str | None, runs_dir: Path, read_only: bool = False) -> Store
     return Store(store_url(db or default_database(), runs_dir), runs_dir, read_only)
 
 
-_BATCH = 10_000
+_BATCH_ROWS = 10_000
 """The rows that are turned into Python's values at a time: these take several times the memory of numpy's."""
 
 
 def delete_run_analyses(connection: Connection, run_id: str) -> None:
     """Delete the analyses that span the ranks of a run, with their reasons, and the explanation."""
-    delete(connection, [EXPLANATIONS, *RUN_TABLES.values()], {"run_id": plain(run_id)})
-    delete(connection, [REASONS], {"run_id": plain(run_id), "rank": WHOLE_RUN})
+    delete(connection, [EXPLANATIONS, *RUN_TABLES.values()], {"run_id": storable_text(run_id)})
+    delete(connection, [REASONS], {"run_id": storable_text(run_id), "rank": WHOLE_RUN})
 
 
 def delete_analysis(connection: Connection, run_id: str, name: str, rank: int = WHOLE_RUN) -> None:
     """Delete one analysis of a rank, or one that spans the ranks of a run, with its reason."""
     key = {} if rank == WHOLE_RUN else {"rank": rank}
-    delete(connection, [TABLES[name]], {"run_id": plain(run_id), **key})
-    delete(connection, [REASONS], {"run_id": plain(run_id), "rank": rank, "analysis": name})
+    delete(connection, [TABLES[name]], {"run_id": storable_text(run_id), **key})
+    delete(connection, [REASONS], {"run_id": storable_text(run_id), "rank": rank, "analysis": name})
 
 
 def insert_outcomes(
@@ -461,14 +461,14 @@ def insert_outcomes(
     for name in dict.fromkeys(name for outcomes in by_rank.values() for name in outcomes if name in TABLES):
         columns: defaultdict[str, list[Any]] = defaultdict(list)
         for outcome in (outcomes[name] for outcomes in by_rank.values() if name in outcomes):
-            for first in range(0, len(outcome), _BATCH):
-                rows = outcome.columns(first, first + _BATCH)
-                count = min(_BATCH, len(outcome) - first)
+            for first in range(0, len(outcome), _BATCH_ROWS):
+                rows = outcome.columns(first, first + _BATCH_ROWS)
+                count = min(_BATCH_ROWS, len(outcome) - first)
                 # The positions of each rank count from 0.
                 rows |= {"run_id": [run_id] * count, "position": [*range(first, first + count)]}
                 for key, values in rows.items():
                     columns[key] += values
-                if len(columns["position"]) >= _BATCH:
+                if len(columns["position"]) >= _BATCH_ROWS:
                     insert_columns(connection, TABLES[name], columns)
                     columns.clear()
         if columns:
@@ -500,7 +500,7 @@ def _fetch_rows(connection: Connection, query: Select[Any]) -> Iterator[Sequence
     """
     cursor = connection.execute(query).cursor
     assert cursor is not None
-    while rows := cursor.fetchmany(_BATCH):
+    while rows := cursor.fetchmany(_BATCH_ROWS):
         yield rows
 
 

@@ -16,8 +16,8 @@ SCHEMA_VERSION = 21
 """Raised whenever these tables change: a store of an earlier version is migrated, one of a newer refused."""
 
 
-def plain(text: str | None) -> str | None:
-    r"""Return a text without what a database cannot hold: zero bytes and lone surrogates.
+def storable_text(text: str | None) -> str | None:
+    r"""Return a text without zero bytes and lone surrogates, which a database cannot hold.
 
     Lone surrogates come from file names that are not UTF-8; they are written as ``\udcff``.
     """
@@ -26,31 +26,31 @@ def plain(text: str | None) -> str | None:
     return text.replace("\0", "").encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def finite(value: float | None) -> float | None:
+def storable_number(value: float | None) -> float | None:
     """Return a finite number, or None: SQLite stores NaN as null, and an infinity is not a measurement."""
     return value if value is not None and math.isfinite(value) else None
 
 
 class Plain(TypeDecorator[str]):
-    """Text, passed through `plain`."""
+    """Text, passed through `storable_text`."""
 
     impl = Text
     cache_ok = True
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
         """Return the text that is stored."""
-        return plain(value)
+        return storable_text(value)
 
 
 class Finite(TypeDecorator[float]):
-    """A number, passed through `finite`."""
+    """A number, passed through `storable_number`."""
 
     impl = Double
     cache_ok = True
 
     def process_bind_param(self, value: float | None, dialect: Dialect) -> float | None:
         """Return the number that is stored."""
-        return finite(value)
+        return storable_number(value)
 
 
 TYPES: dict[Kind, TypeEngine[Any]] = {Kind.INT: BigInteger(), Kind.FLOAT: Finite(), Kind.TEXT: Plain()}
@@ -227,15 +227,15 @@ RANK_TABLES = {name: table for name, table in TABLES.items() if ANALYSES[name].s
 
 
 class TableOfRuns(msgspec.Struct, frozen=True):
-    """A table with rows of runs, and its column with the run."""
+    """A table whose rows belong to runs, and its column with the id of the run."""
 
     table: Table
     run: str = "run_id"
 
 
-OF_RUN = {
+TABLES_OF_RUNS = {
     "runs": TableOfRuns(RUNS, "id"),
     **{item.name: TableOfRuns(item) for item in (PROFILES, GPUS, FACTS, LOSSES, REASONS, EXPLANATIONS)},
     **{name: TableOfRuns(table) for name, table in TABLES.items()},
 }
-"""The tables with rows of runs, by name; tables of analyses by the analysis."""
+"""The tables whose rows belong to runs, by name; tables of analyses by the name of the analysis."""

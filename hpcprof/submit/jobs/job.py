@@ -15,7 +15,7 @@ from typing import Any, get_args, get_origin
 import msgspec
 
 from hpcprof.common.errors import UsageError
-from hpcprof.common.masking import without_targets
+from hpcprof.common.masking import masked_targets
 from hpcprof.common.units import parse_memory
 from hpcprof.runs.job import Job as Job
 from hpcprof.submit.jobs.walltime import (
@@ -364,7 +364,7 @@ class JobSpec:
             words += [word for item in value for word in (option.flag, str(item))]
         if self.runs_dir != Path("runs"):
             words += ["--runs-dir", str(self.runs_dir)]
-        words = without_targets(words)
+        words = masked_targets(words)
         return [*words, "--", *self.program] if self.program else words
 
 

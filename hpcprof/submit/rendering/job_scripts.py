@@ -15,7 +15,7 @@ import msgspec
 
 from hpcprof.common.errors import UsageError
 from hpcprof.common.masking import masked, masked_words
-from hpcprof.common.paths import from_root
+from hpcprof.common.paths import absolute_path
 from hpcprof.runs.job import Job
 from hpcprof.submit.container.ranks import uses_container
 from hpcprof.submit.launchers import launch_command
@@ -42,7 +42,7 @@ def render_scripts(
         where = f"{scheduler.title} gets {JOB_SCRIPT} in {scheduler.submitted_file}"
         raise UsageError(f"--script: {where}; change the template instead.")
     launch, program = launch_command(site, job), _program(site, job, scheduler)
-    rendering = Rendering(from_root(run_directory), command_line, launch, program, template)
+    rendering = Rendering(absolute_path(run_directory), command_line, launch, program, template)
     texts = render(site, job, rendering)
     return {**texts, JOB_SCRIPT: _move_script(script, run_directory)} if script else texts
 
@@ -98,7 +98,7 @@ def _move_script(script: Path, run_directory: Path) -> str:
     if line is None or len(words) != 1:
         advice = "--script takes a job.sh that hpcprof rendered; give a script of your own to --template"
         raise UsageError(f"{script} has no line run_dir=…: {advice}.")
-    directory = str(from_root(run_directory))
+    directory = str(absolute_path(run_directory))
     text = text.replace(line[0], f"run_dir={shlex.quote(directory)}")
     return text.replace(words[0], directory)
 
@@ -142,7 +142,7 @@ def render_array_script(
     name of ``sweep_directory`` is the sweep's id. Templates are searched first in the folder of ``template``,
     the one of job.sh; ``name`` is rendered.
     """
-    directory = from_root(sweep_directory)
+    directory = absolute_path(sweep_directory)
     sets = []
     names = [f"/{member_directory(directory, index).name}/" for index in range(len(job_scripts))]
     pattern = f"/{member_directory(directory, arrays.index_in_path).name}/"

@@ -17,7 +17,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from hpcprof import node
 from hpcprof.common import __version__
 from hpcprof.common.errors import UsageError
-from hpcprof.common.paths import packaged, user_config
+from hpcprof.common.paths import packaged_folder, user_config
 from hpcprof.node import on_request, program_words, pulse, stage_environment, step_lines, uncaught
 from hpcprof.node.hooks import memory_history
 from hpcprof.node.hooks.torch_hook import recording
@@ -185,7 +185,7 @@ _COMPILED_TEMPLATES = _Compiled()
 
 def template_path() -> list[Path]:
     """Return the folders that may hold templates, in the order of preference."""
-    return [Path("templates"), user_config() / "templates", packaged("templates")]
+    return [Path("templates"), user_config() / "templates", packaged_folder("templates")]
 
 
 def template_files() -> dict[str, Path]:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from hpcprof.common.decode import from_json, parsed_count
+from hpcprof.common.decode import from_json, parse_count
 from hpcprof.common.masking import masked
 from hpcprof.common.units import format_bytes
 from hpcprof.common.yaml_file import read_mapping
@@ -110,7 +110,7 @@ def find_cause(where: Where, text: str) -> FailureCause | None:
         if match := next(filter(None, (re.search(each, text, re.MULTILINE) for each in texts)), None):
             groups = {name: _printable(value or "") for name, value in match.groupdict().items()}
             meaning = pattern.meaning.format_map(groups)
-            rank = parsed_count(groups.get("rank", ""))
+            rank = parse_count(groups.get("rank", ""))
             if not meaning[:2].isupper():  # no name, as in PBS; messages of the system begin with a capital
                 meaning = meaning[:1].lower() + meaning[1:]
             limit = int(groups["limit"]) if groups.get("limit", "").isdigit() else None
@@ -138,7 +138,7 @@ def patterns() -> tuple[Pattern, ...]:
 def memory_cause(run: Run, rank: int) -> FailureCause | None:
     """Return that the kernel killed processes of a rank for lack of memory, if its wrapper noted that."""
     text, _, most = (run.state_file(f"rank{rank:05d}.oom") or "").partition(" ")
-    count, limit = parsed_count(text), parsed_count(most)
+    count, limit = parse_count(text), parse_count(most)
     if count is None:
         return None
     limit_text = (

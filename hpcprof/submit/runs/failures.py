@@ -12,10 +12,10 @@ from typing import Any
 
 import msgspec
 
-from hpcprof.common.decode import from_json, last_lines, open_regular, parsed_count, read_text
+from hpcprof.common.decode import from_json, last_lines, open_regular, parse_count, read_text
 from hpcprof.common.errors import UsageError
 from hpcprof.common.masking import masked
-from hpcprof.common.paths import time_written
+from hpcprof.common.paths import modification_time
 from hpcprof.common.units import named_ranks
 from hpcprof.runs.directory import Run
 from hpcprof.runs.rank_selection import place_conditions
@@ -238,9 +238,11 @@ def _with_earlier_ends(run: Run, failure: RankFailure) -> RankFailure:
     """Add which ranks had ended before with exit code 0: others notice it, and launchers of MPI kill them."""
     state, codes = run.path / "state", run.rank_exit_codes().items()
     names = (f"rank{failure.rank:05d}.{kind}" for kind in ("exception", "exit"))
-    moment = next(filter(None, (time_written(state / name) for name in names)), float("inf"))
+    moment = next(filter(None, (modification_time(state / name) for name in names)), float("inf"))
     ended = [
-        rank for rank, code in codes if code == 0 and time_written(state / f"rank{rank:05d}.exit") < moment
+        rank
+        for rank, code in codes
+        if code == 0 and modification_time(state / f"rank{rank:05d}.exit") < moment
     ]
     sentence = f"{named_ranks(ended)} had ended before, with exit code 0" if ended else ""
     killed = failure.how == _KILLED_NOTE or failure.exit_code in _KILLED_CODES
@@ -411,7 +413,7 @@ def last_output(run: Run) -> list[tuple[str, list[str]]]:
 def job_output(run: Run, name: str, lines: int = TAIL_LINES) -> list[str]:
     """Return the last lines, or with 0 all, that a job wrote into its log of a name since it last started."""
     before = run.state_file("errors_before" if name == "job.err" else "output_before")
-    return tail(run.path / "logs" / name, lines, parsed_count(before or "") or 0)
+    return tail(run.path / "logs" / name, lines, parse_count(before or "") or 0)
 
 
 def profiler_of(run: Run) -> Profiler | None:

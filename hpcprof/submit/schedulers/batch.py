@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import SchedulerError, UsageError
-from hpcprof.common.paths import time_written
+from hpcprof.common.paths import modification_time
 from hpcprof.runs.directory import ARRAY_SCRIPT, JOB_ID_FILE, SUBMISSION_FILE, Run, sweep_of
 from hpcprof.runs.intent import note_job_id, read_intent
 from hpcprof.runs.job import Job
@@ -263,7 +263,7 @@ def _is_of_another(record: Record, run: Run) -> bool:
     created = datetime.fromisoformat(run.manifest.created).timestamp()
     # A job that is queued again counts as submitted then; it keeps its script. One that was submitted by hand
     # has noted its id since.
-    noted = max(created, time_written(run.path / "state" / JOB_ID_FILE))
+    noted = max(created, modification_time(run.path / "state" / JOB_ID_FILE))
     is_later = submitted - noted > _SUBMISSION_SECONDS
     return submitted - created < -_SUBMISSION_SECONDS or (record.script != "" and is_later)
 

@@ -17,7 +17,7 @@ import msgspec
 
 from hpcprof.common.errors import SchedulerError
 from hpcprof.common.masking import masked
-from hpcprof.common.paths import from_root
+from hpcprof.common.paths import absolute_path
 from hpcprof.common.processes import CommandNotStarted, CommandTimedOut, Completed, run_command
 from hpcprof.common.yaml_file import read_mapping
 from hpcprof.submit.remote.request import HostUnreachable
@@ -102,7 +102,7 @@ def _run_on_host(
     if (remote := remote_runs.get()) is None:
         return None
     host, runs_dir = remote
-    copies, folder = f"{from_root(runs_dir)}/", f"{host.folder('.')}/"
+    copies, folder = f"{absolute_path(runs_dir)}/", f"{host.folder('.')}/"
     # Slurm's options for logs double the per cent sign.
     doubled, doubled_folder = copies.replace("%", "%%"), folder.replace("%", "%%")
     words = [word.replace(copies, folder).replace(doubled, doubled_folder) for word in words]

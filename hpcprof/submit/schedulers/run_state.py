@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from hpcprof.common.atomic import write_atomically
-from hpcprof.common.decode import from_json, parsed_count
+from hpcprof.common.decode import from_json, parse_count
 from hpcprof.runs.directory import Run
 from hpcprof.runs.intent import read_intent
 from hpcprof.submit.jobs.walltime import format_walltime
@@ -243,7 +243,7 @@ def _still_awaited(run: Run, ended_seconds: float | None) -> bool:
             write_atomically(run.path / "state" / _UNFINISHED_FILE, f"{time.time():.0f}\n")
             return True
         return False  # another user's run: the time cannot be noted
-    return time.time() - (parsed_count(noted) or 0) < UNRECORDED_SECONDS
+    return time.time() - (parse_count(noted) or 0) < UNRECORDED_SECONDS
 
 
 _FILE = "verdict"
@@ -300,7 +300,7 @@ def status_now(run: Run, answer: JobStatus) -> JobStatus:
 
 def status_by_finished_file(run: Run) -> JobStatus | None:
     """Return the status of a run by the exit code in its ``finished`` file; None if it has none."""
-    code = parsed_count(run.state_file(_FINISHED_FILE) or "")
+    code = parse_count(run.state_file(_FINISHED_FILE) or "")
     if code is None:
         return None
     state, reason = (JobState.FAILED, f"exit code {code}") if code else (JobState.COMPLETED, "")

@@ -10,7 +10,7 @@ import msgspec
 
 from hpcprof.common.decode import decode
 from hpcprof.common.errors import UsageError, unknown
-from hpcprof.common.paths import packaged, user_config
+from hpcprof.common.paths import packaged_folder, user_config
 from hpcprof.common.units import parse_memory
 from hpcprof.common.yaml_file import read_mapping
 from hpcprof.runs.config import HOST_KEYS
@@ -85,7 +85,7 @@ def _take_keys(data: dict[str, Any], scheduler: Scheduler, where: str) -> dict[s
 
 def _all_files() -> dict[str, Path]:
     files: dict[str, Path] = {}
-    for folder in (Path("site_configs"), user_config() / "sites", packaged("site_configs")):
+    for folder in (Path("site_configs"), user_config() / "sites", packaged_folder("site_configs")):
         for path in sorted(folder.glob("*.yaml")):
             files.setdefault(path.stem, path)
     return files

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 import hpcprof
-from hpcprof.common.decode import from_json, parsed_count, read_file, read_text
+from hpcprof.common.decode import from_json, parse_count, read_file, read_text
 
 PACKAGE = Path(hpcprof.__file__).parent
 _OWN = (
@@ -36,7 +36,7 @@ def test_damaged_json_is_one_kind_of_error(text: bytes | str) -> None:
     [("12\n", 12), ("-1", None), ("²", None), ("1e3", None), ("9" * 19, None), ("", None), ("0x1", None)],
 )
 def test_a_count_has_digits_alone(text: str, number: int | None) -> None:
-    assert parsed_count(text) == number
+    assert parse_count(text) == number
 
 
 def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:

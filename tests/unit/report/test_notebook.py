@@ -35,7 +35,7 @@ def test_without_a_renderer_nothing_is_shown() -> None:
     notebook._renderers.clear()
     try:
         assert explained()._repr_html_() is None
-        notebook.provide(lambda shown: type(shown).__name__)
+        notebook.register_renderer(lambda shown: type(shown).__name__)
         assert explained()._repr_html_() == "Explanation"
     finally:
         notebook._renderers[:] = before

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Generic, TypeVar, get_type_hints
 
 import msgspec
 
-from hpcprof.common.decode import parsed
+from hpcprof.common.decode import lenient_json
 
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 _Shape = tuple[Int64, Int64, Int64]
@@ -150,7 +150,7 @@ class ArgumentsDecoder(Generic[ValueT]):
 
 def parsed_object(written: bytes) -> dict[str, Any] | None:
     """Parse an object, which may hold NaN; None if the text is something else."""
-    loads = parsed(written)
+    loads = lenient_json(written)
     return loads if isinstance(loads, dict) else None
 
 

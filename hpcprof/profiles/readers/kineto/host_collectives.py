@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from hpcprof.common.decode import parsed_list
+from hpcprof.common.decode import lenient_json_list
 from hpcprof.profiles.collective_operations import operation
 from hpcprof.profiles.columns.unique import distinct
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
@@ -156,7 +156,7 @@ def _by_operation(
 
 def _message(op: str, dims: str | None, types: str | None, ranks: int) -> int:
     """Return the message as NCCL counts it, given the inputs of a work; `NO_BYTES` if they do not tell."""
-    shapes, kinds = parsed_list(dims), parsed_list(types)
+    shapes, kinds = lenient_json_list(dims), lenient_json_list(types)
     if not shapes or len(shapes) != len(kinds):
         return NO_BYTES
     if op in ("Scatter", "ReduceScatter"):

@@ -1,1 +1,1 @@
-"""Runs one function over many tasks: in this process, in processes of this machine, or over MPI."""
+"""Run one function over many tasks: in this process, in processes of this machine, over MPI or on Dask."""

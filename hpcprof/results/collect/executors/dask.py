@@ -2,7 +2,7 @@
 
 The client submits a bounded number of chunks, and drops each result once it has been taken, so its memory
 does not grow with the number of tasks. Connections to clusters that hpcprof starts are encrypted and need a
-certificate: whoever can reach a Dask scheduler can otherwise run any code as its owner.
+certificate: a Dask scheduler runs any code of its clients as its owner.
 """
 
 from __future__ import annotations
@@ -41,24 +41,24 @@ _LOST_TASK_NOTE = (
 )
 _KEPT_PROFILES_NOTE = "Collected profiles are kept: collect again for the rest."
 
-_AHEAD = 2
-"""The chunks that each worker thread is given: with one in reserve, it never waits for the client."""
+_CHUNKS_PER_THREAD = 2
+"""Chunks submitted for each worker thread: with one in reserve, it never waits for the client."""
 _LOOK_SECONDS = 2.0
-"""The seconds between two looks for new and for lost workers."""
-_PATIENCE_SECONDS = 600.0
-"""For how long there may be no worker at all, nor any that waits in a queue."""
+"""Time between two checks for new and lost workers."""
+_MAX_SECONDS_WITHOUT_WORKER = 600.0
+"""Maximum time without any worker, running or queued, before the collect gives up."""
 _MAX_MISSED_SECONDS = 60
-"""After how long without its worker a nanny is taken for lost.
+"""Time without its worker after which a nanny counts as lost.
 
-Dask ends a worker that takes longer to start again as soon as it is there, and the task that it has just
-begun then counts as one that killed it. Imports from a file system of many nodes take several seconds.
+Dask ends a worker that takes longer to restart, and blames the task that it has just begun. Imports from a
+file system of many nodes take several seconds.
 """
 _CONNECT_SECONDS = 20
 _MAX_IDLE_DEATHS = 10
-"""The most workers in a row that may end without running the only task that they have."""
+"""Maximum number of workers in a row that may end before they begin their only task."""
 
 _COMPARED_PACKAGES = ("python", "distributed", "hpcprof")
-"""The packages whose versions must be the same here and on the workers."""
+"""Packages whose versions must be equal here and on the workers."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class OnDask:
     `HpcprofError` if none can come.
     """
     name: str = "the Dask cluster"
-    """The cluster's name in messages, and a clause that says where more can be read."""
+    """The cluster's name in messages, with the place of its logs."""
 
     @property
     def dashboard(self) -> str:
@@ -89,13 +89,16 @@ class OnDask:
     ) -> Iterator[tuple[TaskT, ResultT | Lost]]:
         """Yield each task with its result; a task is tried four times if its worker dies.
 
-        The second time it is a chunk of its own. Then nothing else runs, so that no task is lost because
-        another one ended the worker that both were on: When a worker ends, Dask does not distinguish its
-        running tasks from its waiting ones. Nor does it tell whether the last one ran, so the worker notes
-        that; a try
-        is repeated if the worker ended before or after. A second lone try is for workers that something else
-        ends, such as a nanny that missed its worker while it started. Raises HpcprofError if the cluster is
-        lost, has no worker for long, its workers keep ending, or one does not see a folder.
+        Dask does not tell which task of a dead worker was running, hence the order of the tries:
+
+        1. in a chunk with other tasks;
+        2. in a chunk of its own, beside other chunks;
+        3. alone on the cluster, so that no other task can have ended the worker. The worker notes that the
+           task runs; if it died before or after, the try does not count;
+        4. alone again, for a worker that something else ended, such as its nanny.
+
+        Raises HpcprofError if the cluster is lost, has no worker for long, its workers keep ending, or one
+        does not see a folder.
         """
         work = [self.work(task) for task in tasks]
         waiting = [[tasks[number] for number in chunk] for chunk in chunks(work, self.workers)]
@@ -115,11 +118,11 @@ class OnDask:
     ) -> Iterator[tuple[list[TaskT], list[ResultT | Lost] | None]]:
         """Yield each chunk with its results, None if its workers died."""
         waiting, ended = deque(chunks), SimpleQueue[Any]()
-        # Dask drops a task whose future is dropped: the one in the queue is not enough.
+        # Dask drops a task once its future is dropped, so the futures are kept here.
         running: dict[Any, tuple[Future[Any], list[TaskT]]] = {}
         watch, spared = _Watch(self), 0
         while waiting or running:
-            at_once = 1 if alone else max(1, _AHEAD * self.threads())
+            at_once = 1 if alone else max(1, _CHUNKS_PER_THREAD * self.threads())
             for _ in range(min(len(waiting), at_once - len(running))):
                 chunk = waiting.popleft()
                 run = _run_and_note if alone else _run
@@ -134,7 +137,7 @@ class OnDask:
             future, chunk = running.pop(key)
             results = self._results(future, watch)
             del future  # The worker frees its results.
-            if results is None and alone and not self._ran(key):
+            if results is None and alone and not self._was_running(key):
                 spared += 1
                 if spared > _MAX_IDLE_DEATHS:
                     raise HpcprofError(
@@ -145,8 +148,8 @@ class OnDask:
             spared = 0
             yield chunk, results
 
-    def _ran(self, key: Any) -> bool:
-        """Return whether a task ran when its worker ended, and forget it."""
+    def _was_running(self, key: Any) -> bool:
+        """Return whether a task was running when its worker ended, and delete the note of it."""
         from distributed import Event
 
         runs = Event(key, self.client)
@@ -163,8 +166,8 @@ class OnDask:
     def _results(self, future: Future[Any], watch: _Watch) -> Any:
         """Fetch the results of a chunk.
 
-        They are on the worker until then, and go with it: Dask computes them again once it has a worker, and
-        one comes only if the client goes on looking after them.
+        Until then they are on the worker. If it ends, Dask computes them again on another worker, so the
+        client has to look after the workers meanwhile.
         """
         from distributed import KilledWorker
 
@@ -182,7 +185,7 @@ class OnDask:
 
     @contextmanager
     def _connection_errors(self) -> Iterator[None]:
-        """Turn what a lost scheduler raises into a sentence."""
+        """Turn the exceptions of a lost scheduler into an `HpcprofError`."""
         address = self.client.scheduler.address if self.client.scheduler else "of the cluster"
         try:
             yield
@@ -197,15 +200,12 @@ class _Watch(msgspec.Struct):
     seen: float = msgspec.field(default_factory=time.monotonic)
 
     def look(self) -> None:
-        """Let the cluster replace workers.
-
-        Raises HpcprofError if there has been none for long.
-        """
+        """Let the cluster replace workers; raise HpcprofError if it has had none for long."""
         if self.dask.look_after() or self.dask.threads():
             self.seen = time.monotonic()
-        elif time.monotonic() - self.seen > _PATIENCE_SECONDS:
+        elif time.monotonic() - self.seen > _MAX_SECONDS_WITHOUT_WORKER:
             raise HpcprofError(
-                f"{self.dask.name} has had no worker for {_PATIENCE_SECONDS / 60:.0f} minutes. "
+                f"{self.dask.name} has had no worker for {_MAX_SECONDS_WITHOUT_WORKER / 60:.0f} minutes. "
                 f"{_KEPT_PROFILES_NOTE}"
             )
 
@@ -226,7 +226,7 @@ def existing_cluster(address: str, folders: Sequence[Path] = ()) -> Iterator[OnD
     where: dict[str, Any] = {"scheduler_file": address} if is_file else {"address": address}
     with ExitStack() as stack:
         try:
-            # Other versions are named below.
+            # `_check_versions` reports other versions.
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 client = stack.enter_context(client_class(**where, timeout=_CONNECT_SECONDS))
@@ -257,7 +257,7 @@ def local_cluster(workers: int) -> Iterator[OnDask]:
     with ExitStack() as stack:
         stack.enter_context(forked)
         try:
-            # Where a worker keeps its files; /tmp/dask-scratch-space would be shared with other users.
+            # Dask's default folder, /tmp/dask-scratch-space, would be shared with other users.
             scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="hpcprof-dask-"))
             with interrupts_held():
                 cluster = stack.enter_context(
@@ -273,11 +273,13 @@ def local_cluster(workers: int) -> Iterator[OnDask]:
                     )
                 )
         except (OSError, RuntimeError, TimeoutError) as error:
-            raise HpcprofError(f"a Dask cluster cannot start on this machine: {cause(error)}.") from error
+            raise HpcprofError(
+                f"a Dask cluster cannot start on this machine: {root_message(error)}."
+            ) from error
         client = stack.enter_context(cluster.get_client())
 
         def replace_lost() -> bool:
-            # A nanny starts its worker again, but not one that ended while it started.
+            # A nanny does not restart a worker that ended during its start.
             cluster.scale(workers)
             return False
 
@@ -286,13 +288,13 @@ def local_cluster(workers: int) -> Iterator[OnDask]:
 
 @contextmanager
 def interrupts_held() -> Iterator[None]:
-    """Hold Ctrl-C back until the end of the block, and for ever from what the block starts.
+    """Block Ctrl-C in the block, and for ever in the processes and threads that the block starts.
 
-    Ctrl-C reaches all processes of a terminal. The threads and the processes of a cluster that is started in
-    the block inherit the mask; the first process handles Ctrl-C, and ends them.
+    They inherit the signal mask. Ctrl-C reaches all processes of a terminal; the first process handles it and
+    ends the cluster.
     """
     with without_working_folder():
-        # The first process that multiprocessing starts starts this one too, which lifts the mask.
+        # The resource tracker lifts the mask, so it must have been started before.
         resource_tracker.ensure_running()
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
@@ -355,7 +357,7 @@ def _check_versions(client: Client) -> None:
 
 
 def _versions(reported: Mapping[str, Any]) -> dict[str, str | None]:
-    """Return the versions of `_COMPARED_PACKAGES`; of Python only what its pickles depend on."""
+    """Return the versions of `_COMPARED_PACKAGES`; Python's is cut to the part that pickles depend on."""
     python = ".".join(str(reported["host"]["python"]).split(".")[:2])
     return {**{name: reported["packages"].get(name) for name in _COMPARED_PACKAGES}, "python": python}
 
@@ -375,7 +377,7 @@ def _run(
 def _run_and_note(
     function: Callable[[TaskT], ResultT], chunk: Sequence[TaskT], folders: Sequence[Path]
 ) -> list[ResultT | Lost]:
-    """Run tasks on a worker; the scheduler knows of an event with the key of the chunk while they run."""
+    """Run tasks on a worker, with a Dask event that is set while they run and named after their chunk."""
     from distributed import Event, get_worker
 
     runs = Event(get_worker().get_current_task())
@@ -394,7 +396,7 @@ def _result(function: Callable[[TaskT], ResultT], task: TaskT) -> ResultT | Lost
         return Lost(f"{error.strerror or error} on {socket.gethostname()}{place}")
 
 
-def cause(error: BaseException) -> str:
+def root_message(error: BaseException) -> str:
     """Return the first line of the exception at the root of an error."""
     while (cause := error.__cause__ or error.__context__) is not None:
         error = cause

@@ -15,7 +15,13 @@ from typing import Any
 import msgspec
 
 from hpcprof.common.errors import HpcprofError, SchedulerError, UsageError
-from hpcprof.results.collect.executors.dask import OnDask, cause, certificates, interrupts_held, load_dask
+from hpcprof.results.collect.executors.dask import (
+    OnDask,
+    certificates,
+    interrupts_held,
+    load_dask,
+    root_message,
+)
 from hpcprof.submit.schedulers.base import JobState
 from hpcprof.submit.schedulers.batch import BatchScheduler
 from hpcprof.submit.schedulers.command import complaint
@@ -23,11 +29,11 @@ from hpcprof.submit.schedulers.registry import find_scheduler
 from hpcprof.submit.worker_jobs import WorkerJobs
 
 _ASK_SECONDS = 15
-"""The least seconds between two questions to the scheduler about jobs."""
+"""Minimum time between two questions to the scheduler about jobs."""
 _SUBMIT_SECONDS = 300
-"""For how long the scheduler may take to accept jobs."""
+"""Maximum time for the scheduler to accept jobs."""
 _RESUBMISSIONS = 3
-"""The most ends per job, on average, before the collect gives up."""
+"""Maximum number of ended jobs per node before the collect gives up."""
 _CLOCKS_DIFFER = timedelta(hours=1)
 
 
@@ -43,7 +49,7 @@ def batch_cluster(jobs: WorkerJobs, folders: Sequence[Path]) -> Iterator[OnDask]
     folder = Path(jobs.options["log_directory"])
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
-        # dask-jobqueue leaves the files with the certificates there.
+        # dask-jobqueue does not remove its files with the certificates.
         shared = stack.enter_context(tempfile.TemporaryDirectory(prefix="certificates-", dir=folder))
         try:
             with interrupts_held():
@@ -57,7 +63,9 @@ def batch_cluster(jobs: WorkerJobs, folders: Sequence[Path]) -> Iterator[OnDask]
                     )
                 )
         except (OSError, RuntimeError, ValueError) as error:
-            raise HpcprofError(f"a Dask scheduler cannot start on this machine: {cause(error)}.") from error
+            raise HpcprofError(
+                f"a Dask scheduler cannot start on this machine: {root_message(error)}."
+            ) from error
         submitted = _Jobs(jobs, cluster)
         submitted.submit()
         if submitted.refusal:
@@ -68,7 +76,7 @@ def batch_cluster(jobs: WorkerJobs, folders: Sequence[Path]) -> Iterator[OnDask]
 
 
 def _dask_jobqueue() -> Any:
-    """Return the module ``dask_jobqueue``, whose import makes Ctrl-C exit with 0, without that.
+    """Return the module ``dask_jobqueue``, and undo the handler of Ctrl-C that its import installs.
 
     Raises UsageError if it is not installed.
     """
@@ -108,7 +116,7 @@ class _Jobs(msgspec.Struct):
         states = self._states()
         if states is None:
             return self._queued
-        # Dask itself drops a job of one worker that has left.
+        # Dask itself drops a job with a single worker that has left.
         lost = [name for name in self.cluster.worker_spec if states.get(name, JobState.FAILED).ended]
         self._lost += len(lost)
         if self._lost > _RESUBMISSIONS * self.jobs.nodes:
@@ -120,7 +128,7 @@ class _Jobs(msgspec.Struct):
         return self._queued
 
     def submit(self, lost: Sequence[str] = ()) -> None:
-        """Submit as many jobs as there shall be, once ``lost`` ones are forgotten."""
+        """Forget the jobs named ``lost``, and submit jobs until there is one for each node."""
         try:
             self.cluster.sync(self._replace, lost, callback_timeout=_SUBMIT_SECONDS)
             self.refusal = ""
@@ -136,10 +144,10 @@ class _Jobs(msgspec.Struct):
             self.cluster.worker_spec.pop(name, None)
             job = self.cluster.workers.pop(name, None)
             if job is not None:
-                # It may still be there, should the scheduler have forgotten it.
+                # The job may still run although the scheduler no longer lists it.
                 await job.close()
         while len(self.cluster.worker_spec) < self.jobs.nodes:
-            # Dask refuses a worker with the name of one that it has not missed yet.
+            # Dask refuses the name of a worker that it still believes to be alive.
             self.cluster.worker_spec[f"{self.jobs.options['job_name']}-{next(self._numbers)}"] = (
                 self.cluster.new_spec
             )
@@ -148,7 +156,7 @@ class _Jobs(msgspec.Struct):
         finally:
             for job in self.cluster.workers.values():
                 if job.job_id is None:
-                    # Dask closes no cluster with a job that it believes to be there.
+                    # Dask cannot close a cluster with a job that it believes to be alive.
                     job.status = Status.failed
 
     def _states(self) -> dict[str, JobState] | None:

@@ -10,15 +10,17 @@ from math import ceil
 from pathlib import Path
 
 _CGROUPS, _MEMBERSHIP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
-# A worker that starts beside this process slows it down, and both wait for the last task.
-_LEAST_GAIN = 0.7
-# A chunk for a worker that has started.
-_LEAST_GAIN_OF_STARTED = 0.02
-# A chunk is this part of what each worker has left to do. So the last ones are small, and all workers end at
-# about the same time.
-_PART = 1 / 4
-# Tasks of one message: each result comes back on its own, so that more would save nothing.
-_MOST_TASKS = 32
+_MIN_GAIN, _MIN_GAIN_OF_STARTED = 0.7, 0.02
+"""Minimum time that workers have to save, in starts of a worker: before and after they have started.
+
+A worker that starts slows this process down, and both wait for the last task.
+"""
+
+_CHUNK_SHARE = 1 / 4
+"""Share of a worker's remaining work in a chunk: the last chunks are small, so that all end together."""
+
+_MAX_CHUNK_TASKS = 32
+"""Maximum tasks of a chunk, which is one message; results come back one by one, so more save nothing."""
 
 
 def one_start(task: object) -> float:
@@ -27,30 +29,30 @@ def one_start(task: object) -> float:
 
 
 def worker_count(work: Sequence[float], jobs: int, started: bool = False) -> int:
-    """Return how many workers shall share the tasks; 0 if this process is about as quick alone.
+    """Return the number of workers that share the tasks; 0 if this process is about as quick alone.
 
-    ``work`` is the work of each task, in starts of a worker; ``jobs`` is the most workers, which may have
-    ``started``.
+    ``work`` is the work of each task, in starts of a worker; ``jobs`` is the maximum number of workers, which
+    may have ``started``.
     """
     workers = min(jobs, len(work))
     if workers < 2:
         return 0
     alone = sum(work)
     together = max(alone / workers, max(work))
-    least = _LEAST_GAIN_OF_STARTED if started else _LEAST_GAIN
+    least = _MIN_GAIN_OF_STARTED if started else _MIN_GAIN
     return workers if alone - together > least else 0
 
 
 def chunks(work: Sequence[float], workers: int) -> list[list[int]]:
-    """Return the numbers of the tasks in chunks, the most work first; much work is a chunk of its own."""
+    """Divide the numbers of the tasks into chunks, most work first; a large task is a chunk of its own."""
     order = sorted(range(len(work)), key=lambda task: -work[task])
     groups: list[list[int]] = []
     remaining, share, most, filled = sum(work), 0.0, 0, 0.0
     for position, task in enumerate(order):
         if not groups or filled + work[task] > share or len(groups[-1]) == most:
             groups.append([])
-            share, filled = remaining / workers * _PART, 0.0
-            most = min(_MOST_TASKS, ceil((len(work) - position) / workers * _PART))
+            share, filled = remaining / workers * _CHUNK_SHARE, 0.0
+            most = min(_MAX_CHUNK_TASKS, ceil((len(work) - position) / workers * _CHUNK_SHARE))
         groups[-1].append(task)
         filled += work[task]
         remaining -= work[task]
@@ -58,12 +60,12 @@ def chunks(work: Sequence[float], workers: int) -> list[list[int]]:
 
 
 def usable_cpus() -> int:
-    """Return how many CPUs this process may use: those that it is bound to, and its control group's quota."""
+    """Return the number of CPUs that this process may use, by its affinity and its control group's quota."""
     return max(1, min(len(os.sched_getaffinity(0)), int(_quota(_MEMBERSHIP, _CGROUPS))))
 
 
 def _quota(membership: Path, root: Path) -> float:
-    """Return the CPUs that the control groups of a process allow, by versions 2 and 1; else infinity."""
+    """Return the CPU quota of a process by its control groups of versions 1 and 2, at most all CPUs."""
     try:
         lines = [line.split(":", 2) for line in membership.read_text().splitlines()]
     except OSError:
@@ -74,7 +76,7 @@ def _quota(membership: Path, root: Path) -> float:
             continue
         folder = root / "cpu" if controllers else root
         folder_of_path = folder / path.lstrip("/")
-        # Inside a container the path may be that of the host; the root is then the container's own.
+        # In a container, the path may be the host's, and the root the container's own.
         for place in (folder_of_path, *folder_of_path.parents):
             if place == folder.parent:
                 break

@@ -23,8 +23,8 @@ from hpcprof.common.processes import without_working_folder
 from hpcprof.results.collect.executors.interface import Lost, ResultT, TaskT
 from hpcprof.results.collect.executors.planning import chunks, one_start, worker_count
 
-_PATIENCE_SECONDS = 5.0
-_PAGES = Path("/proc/self/statm")
+_JOIN_SECONDS = 5.0
+_MEMORY_FILE = Path("/proc/self/statm")
 _PIPE_BYTES = 1 << 20
 """Bytes that a worker can send while this process is busy: as many as any Linux user may have in a pipe."""
 
@@ -33,10 +33,10 @@ _PIPE_BYTES = 1 << 20
 class Processes:
     """Runs tasks in ``jobs`` workers, which take chunks of tasks, those with most work first.
 
-    A single task, or one job at a time, runs in this process. A worker that is killed loses only the task
-    that it was working on, and another takes its place. The workers are forked from a server that has
-    imported the modules ``preload``, never from this process, which may have threads. They end when this
-    process ends, however that happens. As a context, it keeps its workers from call to call.
+    A single task, or a single job, runs in this process. A worker that is killed loses only its current task,
+    and another takes its place. The workers are forked from a server that has imported the modules
+    ``preload``, never from this process, which may have threads. They end with this process, even if it is
+    killed. As a context, it keeps its workers from call to call.
     """
 
     jobs: int
@@ -44,8 +44,8 @@ class Processes:
     work: Callable[[Any], float] = one_start
     """Estimates the work of a task, in starts of a worker; see `planning`."""
     if_quicker: bool = False
-    """True if tasks of little work run in this process too: where workers would save no time."""
-    _team: "_Team" = field(default_factory=lambda: _Team(), init=False, repr=False, compare=False)
+    """True if tasks also run in this process where workers would save no time."""
+    _pool: "_WorkerPool" = field(default_factory=lambda: _WorkerPool(), init=False, repr=False, compare=False)
 
     def __call__(
         self, function: Callable[[TaskT], ResultT], tasks: Sequence[TaskT]
@@ -57,37 +57,38 @@ class Processes:
             yield from ((task, function(task)) for task in tasks)
             return
         self._serve()
-        team = self._team if self._team.lasts and not self._team.left else _Team()
+        pool = self._pool if self._pool.persistent and not self._pool.remaining else _WorkerPool()
         try:
-            for task, result in team.run(function, tasks, chunks(work, count), count):
+            for task, result in pool.run(function, tasks, chunks(work, count), count):
                 yield tasks[task], result
         finally:
-            if team.left or not team.lasts:
-                team.dismiss()
+            if pool.remaining or not pool.persistent:
+                pool.dismiss()
 
     def __enter__(self) -> "Processes":
         """Keep the workers that calls start until the end of the context."""
-        self._team.lasts = True
+        self._pool.persistent = True
         return self
 
     def __exit__(self, *error: object) -> None:
         """End the workers."""
-        self._team.lasts = False
-        self._team.dismiss()
+        self._pool.persistent = False
+        self._pool.dismiss()
 
     def expect(self, tasks: Sequence[Any]) -> bool:
-        """Begin to import ``preload`` in another process if workers will run the tasks; return whether."""
+        """Begin to import ``preload`` in the server if workers will run the tasks; True if they will."""
         needed = self._workers([self.work(task) for task in tasks]) > 0
         if needed:
-            self._team.expected = True
+            self._pool.expected = True
             self._serve()
         return needed
 
     def _workers(self, work: Sequence[float]) -> int:
         if self.if_quicker:
-            started = self._team.expected or bool(self._team.workers)
+            started = self._pool.expected or bool(self._pool.workers)
             return worker_count(work, self.jobs, started)
-        return min(self.jobs, len(work)) if min(self.jobs, len(work)) > 1 else 0
+        workers = min(self.jobs, len(work))
+        return workers if workers > 1 else 0
 
     def _serve(self) -> None:
         forkserver.set_forkserver_preload([*self.preload])
@@ -96,7 +97,7 @@ class Processes:
 
 
 class _Worker(msgspec.Struct):
-    """A process, and the tasks that it was given and has not answered, in order."""
+    """A process, and its unanswered tasks in order."""
 
     process: BaseProcess
     sender: Connection
@@ -104,14 +105,14 @@ class _Worker(msgspec.Struct):
     tasks: deque[int] = msgspec.field(default_factory=deque)
 
 
-class _Team(msgspec.Struct):
-    """Workers, the tasks of the call that they work for, and the chunks that none has taken yet."""
+class _WorkerPool(msgspec.Struct):
+    """Workers, the tasks of the current call, and the chunks that no worker has taken yet."""
 
-    lasts: bool = False
-    """True if the workers wait for a next call."""
+    persistent: bool = False
+    """True if the workers stay for the next call."""
     expected: bool = False
     """True if the server that forks them was started early."""
-    left: int = 0
+    remaining: int = 0
     """The number of tasks without a result."""
     function: Callable[[Any], Any] | None = None
     tasks: Sequence[Any] = ()
@@ -126,47 +127,47 @@ class _Team(msgspec.Struct):
         count: int,
     ) -> Iterator[tuple[int, ResultT | Lost]]:
         """Yield the number of each task with its result, by at least ``count`` workers."""
-        self.function, self.tasks, self.waiting, self.left = function, tasks, deque(chunked), len(tasks)
+        self.function, self.tasks, self.waiting, self.remaining = function, tasks, deque(chunked), len(tasks)
         for worker in [*self.workers.values()]:
             if worker.process.is_alive():
-                self._give(worker)
+                self._send_chunk(worker)
             else:
-                self._part_with(worker)
+                self._stop_worker(worker)
         while self.waiting and len(self.workers) < count:
-            self._hire()
-        while self.left:
+            self._start_worker()
+        while self.remaining:
             for receiver in cast("list[Connection]", wait([*self.workers])):
                 worker = self.workers[receiver]
                 try:
                     answer = receiver.recv()
                 except EOFError:
-                    yield from self._replace_worker(worker)
+                    yield from self._replace_dead_worker(worker)
                     continue
-                if answer is None:  # It has grown too much.
-                    self._part_with(worker)
-                    self._hire()
+                if answer is None:  # The worker keeps too much memory.
+                    self._stop_worker(worker)
+                    self._start_worker()
                     continue
                 task = worker.tasks.popleft()
-                self.left -= 1
+                self.remaining -= 1
                 if not worker.tasks:
-                    self._give(worker)
+                    self._send_chunk(worker)
                 succeeded, value = answer
                 if not succeeded:
                     raise value
                 yield task, value
 
     def dismiss(self) -> None:
-        """End all workers, at once those that have tasks."""
+        """Stop all workers; those with tasks are terminated."""
         for worker in self.workers.values():
             worker.sender.close()
             if worker.tasks:
                 worker.process.terminate()
         for worker in [*self.workers.values()]:
-            self._part_with(worker)
-        self.left = 0
+            self._stop_worker(worker)
+        self.remaining = 0
 
-    def _hire(self) -> None:
-        """Start a worker if there is something to do, and give it a chunk."""
+    def _start_worker(self) -> None:
+        """Start a worker if a chunk waits, and send it the chunk."""
         if not self.waiting:
             return
         context = multiprocessing.get_context("forkserver")
@@ -175,53 +176,53 @@ class _Team(msgspec.Struct):
         # Elsewhere than on Linux, or where a user's pipes have reached their limit, the worker waits.
         with suppress(AttributeError, OSError):
             fcntl.fcntl(answers.fileno(), fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
-        process = context.Process(target=_work, args=(orders, answers))
+        process = context.Process(target=_work_loop, args=(orders, answers))
         with _defer_interrupts():
             process.start()
             self.workers[receiver] = _Worker(process, sender, receiver)
         # Without copies here, the pipes close when the process dies.
         orders.close()
         answers.close()
-        self._give(self.workers[receiver])
+        self._send_chunk(self.workers[receiver])
 
-    def _give(self, worker: _Worker) -> None:
+    def _send_chunk(self, worker: _Worker) -> None:
         if self.waiting:
             worker.tasks.extend(self.waiting.popleft())
-            with suppress(BrokenPipeError):  # The end of its answers will tell.
+            with suppress(BrokenPipeError):  # `run` sees the end of its answers.
                 worker.sender.send((self.function, [self.tasks[task] for task in worker.tasks]))
 
-    def _part_with(self, worker: _Worker) -> None:
-        """Let a worker end; what it has not done waits again."""
+    def _stop_worker(self, worker: _Worker) -> None:
+        """Stop a worker and requeue its tasks."""
         del self.workers[worker.receiver]
         if worker.tasks:
             self.waiting.appendleft([*worker.tasks])
         worker.sender.close()
-        worker.process.join(_PATIENCE_SECONDS)
+        worker.process.join(_JOIN_SECONDS)
         if worker.process.is_alive():
             worker.process.kill()
-            worker.process.join(_PATIENCE_SECONDS)
+            worker.process.join(_JOIN_SECONDS)
         worker.receiver.close()
 
-    def _replace_worker(self, worker: _Worker) -> Iterator[tuple[int, Lost]]:
-        """Name the task of a worker that died, and start another worker."""
+    def _replace_dead_worker(self, worker: _Worker) -> Iterator[tuple[int, Lost]]:
+        """Yield the lost task of a worker that died, and start another worker."""
         worker.process.join()
         lost = worker.tasks.popleft() if worker.tasks else None
-        self._part_with(worker)
-        self._hire()
+        self._stop_worker(worker)
+        self._start_worker()
         if lost is not None:
-            self.left -= 1
+            self.remaining -= 1
             yield lost, Lost(_end_clause(worker.process.exitcode or 0))
 
 
 @contextmanager
 def _defer_interrupts() -> Iterator[None]:
-    """Hold Ctrl-C back until the end of the block: an incomplete message would make the fork server fail.
+    """Defer Ctrl-C until the end of the block: an incomplete message would make the fork server fail.
 
-    A process that is started in the block never receives it, and imports nothing from the working folder.
-    Ctrl-C reaches all processes of a terminal; the first one handles it, and ends the others by SIGTERM.
+    Processes that are started in the block never receive it, and import nothing from the working folder.
+    Ctrl-C reaches all processes of a terminal; the first one handles it and ends the others by SIGTERM.
     """
     held: list[int] = []
-    # Processes started here inherit the mask. It holds for this thread only; the handler holds for all.
+    # Processes started here inherit the mask, which is of this thread alone; the handler is of all threads.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     in_main = threading.current_thread() is threading.main_thread()
     handler = signal.signal(signal.SIGINT, lambda number, _: held.append(number)) if in_main else None
@@ -236,30 +237,30 @@ def _defer_interrupts() -> Iterator[None]:
             signal.raise_signal(number)
 
 
-def _end(number: int, frame: object) -> NoReturn:
-    """End a worker by an exception, which removes temporary files; at once where a destructor swallows it."""
+def _end_worker(number: int, frame: object) -> NoReturn:
+    """End a worker by an exception, so that temporary files are removed, or at once in a destructor."""
     sys.unraisablehook = lambda unraisable: os._exit(1)
     sys.exit(1)
 
 
-def _work(orders: Connection, answers: Connection) -> None:
+def _work_loop(orders: Connection, answers: Connection) -> None:
     """Run chunks of tasks in a worker, and send the result or the exception of each."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, _end)
+    signal.signal(signal.SIGTERM, _end_worker)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     first = _memory()
     last: Callable[[Any], Any] | None = None
-    settled = 0
-    # The first process may have been interrupted and no longer be there.
+    memory_after_first_chunk = 0
+    # The first process may have ended.
     with suppress(EOFError, OSError):
         while True:
             function, tasks = orders.recv()
             for task in tasks:
                 answers.send(_answer(function, task))
-            if function != last:  # Modules imported and kept for later are no growth.
-                last, settled = function, _memory()
+            if function != last:  # Modules imported for a function do not count as growth.
+                last, memory_after_first_chunk = function, _memory()
             needed = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - first
-            if has_grown(_memory() - settled, needed):
+            if has_grown(_memory() - memory_after_first_chunk, needed):
                 answers.send(None)
                 return
 
@@ -273,18 +274,17 @@ def _answer(function: Callable[[Any], Any], task: Any) -> tuple[bool, Any]:
 
 
 def has_grown(retained: int, needed: int) -> bool:
-    """Return whether a worker shall be replaced by a fresh one.
+    """Return whether a fresh worker replaces one, because of the memory that it keeps.
 
-    ``retained`` are the bytes that it kept since its first chunk, ``needed`` the most at a time since it
-    started.
+    ``retained`` are the bytes that it has kept since its first chunk, ``needed`` is its peak since its start.
     """
     return retained > needed // 2 > 0
 
 
 def _memory() -> int:
-    """Return the resident memory of this process in bytes; 0 where the system does not tell."""
+    """Return the resident memory of this process in bytes; 0 if it is unknown."""
     try:
-        return int(_PAGES.read_text().split()[1]) * resource.getpagesize()
+        return int(_MEMORY_FILE.read_text().split()[1]) * resource.getpagesize()
     except OSError:
         return 0
 

@@ -10,7 +10,7 @@ import pytest
 
 from hpcprof.analysis.framework.run_data import RunData
 from hpcprof.common.errors import UsageError
-from hpcprof.results.across.across_runs import MOST_EARLIER, check_comparable, earlier_runs
+from hpcprof.results.across.across_runs import MAX_EARLIER_RUNS, check_comparable, earlier_runs
 from hpcprof.runs.directory import GitState, Manifest, Run, save, site_keys
 from hpcprof.runs.job import Job
 from hpcprof.submit.sites.files import load_site
@@ -61,10 +61,10 @@ def test_a_baseline_of_unknown_code_or_of_several_jobs_has_no_earlier_runs(tmp_p
 
 
 def test_the_latest_earlier_runs_count(tmp_path: Path) -> None:
-    for minute in range(MOST_EARLIER + 2):
+    for minute in range(MAX_EARLIER_RUNS + 2):
         submitted(tmp_path, minute)
     assert found([submitted(tmp_path, 50)], [])[0] == "run2"
-    assert len(found([submitted(tmp_path, 51)], [])) == MOST_EARLIER
+    assert len(found([submitted(tmp_path, 51)], [])) == MAX_EARLIER_RUNS
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpcprof.common.errors import HpcprofError, UsageError
-from hpcprof.results.across.cleanup import check_place, remove_directory, size_of
+from hpcprof.results.across.cleanup import check_in_runs_dir, remove_directory, size_of
 from hpcprof.runs.directory import Run, open_run, save
 from tests.submitted_run import MakeRun
 from tests.submitted_run import make_run as make_run
@@ -44,14 +44,14 @@ def test_the_manifest_goes_last_so_that_a_removal_can_be_repeated(
 
 def test_a_run_elsewhere_or_behind_a_link_is_refused(make_run: MakeRun, tmp_path: Path) -> None:
     run = save(make_run())
-    check_place(run, tmp_path)
+    check_in_runs_dir(run, tmp_path)
     runs = tmp_path / "runs"
     runs.mkdir()
     with pytest.raises(UsageError, match=f"is not in {runs}: give --runs-dir {tmp_path}"):
-        check_place(run, runs)
+        check_in_runs_dir(run, runs)
     (runs / "linked").symlink_to(run.path)
     with pytest.raises(UsageError, match="is a link to"):
-        check_place(open_run(runs / "linked"), runs)
+        check_in_runs_dir(open_run(runs / "linked"), runs)
 
 
 def test_the_directory_of_an_array_goes_with_its_last_member(make_run: MakeRun, tmp_path: Path) -> None:

@@ -9,7 +9,12 @@ import pytest
 
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.results.across import predictions
-from hpcprof.results.across.predictions import KeptPrediction, check, kept_predictions, predict_runs
+from hpcprof.results.across.predictions import (
+    KeptPrediction,
+    kept_predictions,
+    predict_runs,
+    score_predictions,
+)
 from hpcprof.results.store.database import store_url
 from hpcprof.results.store.store import Store
 from hpcprof.results.store.tables import RunRow
@@ -27,10 +32,10 @@ def test_a_prediction_is_not_scored_by_a_run_of_another_program(
     made = KeptPrediction("small", 2, 4, "weak", 900, 800, 1100, 950, 970, "2026-01-01T00:00:00+00:00")
     predictions._write(tmp_path, [made])
     with pytest.raises(UsageError, match=r"no prediction is for the 4 ranks of other .*; predicted: none\."):
-        check(tmp_path, Run("other", tmp_path), store)
+        score_predictions(tmp_path, Run("other", tmp_path), store)
     assert kept_predictions(tmp_path) == [made]
     for name in ("large", "imported"):
-        (scored,) = check(tmp_path, Run(name, tmp_path), store)
+        (scored,) = score_predictions(tmp_path, Run(name, tmp_path), store)
         assert (scored.actual, scored.checked_by) == (1000, name)
 
 

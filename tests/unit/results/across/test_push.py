@@ -128,7 +128,7 @@ def test_a_certificate_that_cannot_be_trusted_is_told_at_once(
         error.verify_message = "self-signed certificate"
         raise error
 
-    monkeypatch.setattr(push, "_ask", ask)
+    monkeypatch.setattr(push, "_request", ask)
     (tmp_path / "package").write_bytes(b"package")
     with pytest.raises(HpcprofError, match=r"cannot be trusted: self-signed certificate; SSL_CERT_FILE=FILE"):
         push._send(tmp_path / "package", HUB, lambda *_: None)

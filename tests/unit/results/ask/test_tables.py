@@ -49,7 +49,7 @@ def write_profiles(folder: Path) -> None:
 def as_of_large_profiles(patch: pytest.MonkeyPatch) -> None:
     """Let profiles count as large, and a collect keep their timelines."""
     patch.setattr(rank_task, "_MIN_THREADED_BYTES", 0)
-    patch.setattr(over_ranks, "_MANY_ROWS", 0)
+    patch.setattr(over_ranks, "_MAX_EAGER_ROWS", 0)
     patch.setattr(collecting, "is_unpacked", lambda run: True)
 
 
@@ -89,19 +89,19 @@ def run(store: Store, collected: tuple[Path, Path], monkeypatch: pytest.MonkeyPa
 def test_what_is_asked_for_later_is_what_a_collect_would_have_computed(
     run: Run, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    unasked = {rank: {*names} for rank, names in store.unasked(run.id, ANALYSES).items()}
+    uncomputed = {rank: {*names} for rank, names in store.uncomputed(run.id, ANALYSES).items()}
     # There are no messages, and that is stored.
-    assert unasked == {0: LATER, 1: LATER, WHOLE_RUN: {"collectives"}}
+    assert uncomputed == {0: LATER, 1: LATER, WHOLE_RUN: {"collectives"}}
     assert store.table(run.id, "idle").reasons[1].startswith("not computed yet: hpcprof report RUN")
     shutil.rmtree(run.path)  # The kept timelines are enough.
     later = {name: RunTables(run, store).table(name) for name in ANALYSES}
-    assert store.unasked(run.id, ANALYSES) == {}
+    assert store.uncomputed(run.id, ANALYSES) == {}
     assert {name: store.table(run.id, name) for name in ANALYSES} == later
     monkeypatch.undo()
     write_profiles(run.path)
     at_once = new_store(tmp_path, "at_once.db")
     collect(run, at_once)
-    assert at_once.unasked(run.id, ANALYSES) == {}
+    assert at_once.uncomputed(run.id, ANALYSES) == {}
     both = [*LATER, *LISTS, "collectives_summary"]
     assert {name: at_once.table(run.id, name) for name in both} == {name: later[name] for name in both}
     assert later["collectives"].count
@@ -134,7 +134,7 @@ def test_without_a_kept_timeline_the_profile_is_read_and_without_both_the_row_ha
     found = RunTables(run, store).table("launches")
     assert set(found.columns["rank"]) == {0}
     assert found.reasons[1] == "rank 1 was not analyzed: its timeline is not kept, and its profile is gone"
-    assert store.unasked(run.id, ["launches"]) == {1: ["launches"]}
+    assert store.uncomputed(run.id, ["launches"]) == {1: ["launches"]}
 
 
 def test_a_timeline_that_cannot_be_kept_leaves_nothing_for_later(
@@ -146,7 +146,7 @@ def test_a_timeline_that_cannot_be_kept_leaves_nothing_for_later(
     monkeypatch.setattr("hpcprof.results.collect.kept_events.keep_timeline", full)
     store = new_store(tmp_path)
     collect(run, store)
-    assert store.unasked(run.id, ANALYSES).keys() == {WHOLE_RUN}
+    assert store.uncomputed(run.id, ANALYSES).keys() == {WHOLE_RUN}
 
 
 def test_sql_completes_the_tables_that_it_names(run: Run, store: Store) -> None:
@@ -158,7 +158,7 @@ def test_sql_completes_the_tables_that_it_names(run: Run, store: Store) -> None:
     complete_tables(sql, store, run.path.parent)
     assert query(store, sql).rows == [(0,), (1,)]
     assert incomplete_tables(sql, store) == []
-    assert store.unasked(run.id, LATER)[0] == sorted(LATER - {"idle"}, key=[*LATER].index)
+    assert store.uncomputed(run.id, LATER)[0] == sorted(LATER - {"idle"}, key=[*LATER].index)
 
 
 def test_a_store_that_is_only_read_says_what_is_not_computed(run: Run, store: Store) -> None:
@@ -184,7 +184,7 @@ def test_rows_of_a_profile_that_was_replaced_are_not_stored(run: Run, store: Sto
     store.put_analyses(
         run.id, WHOLE_RUN, RunTables(run, store).complete(LISTS)[WHOLE_RUN], {0: "another", 1: "one"}
     )
-    assert store.unasked(run.id, LISTS) == {}
+    assert store.uncomputed(run.id, LISTS) == {}
 
 
 def test_a_list_over_the_ranks_whose_rows_are_gone_has_a_reason(run: Run, store: Store) -> None:
@@ -198,7 +198,7 @@ def test_a_list_over_the_ranks_whose_rows_are_gone_has_a_reason(run: Run, store:
     assert found.reasons[WHOLE_RUN].startswith(
         "not computed: the rows of rank_collectives of rank 0 of run are"
     )
-    assert store.unasked(run.id, ["collectives"]) == {WHOLE_RUN: ["collectives"]}
+    assert store.uncomputed(run.id, ["collectives"]) == {WHOLE_RUN: ["collectives"]}
 
 
 def test_a_lost_process_is_the_reason_of_its_rank(run: Run, store: Store) -> None:

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from hpcprof.common.errors import UsageError
-from hpcprof.results.collect.darshan_logs import bring_logs, logs_of
+from hpcprof.results.collect.darshan_logs import copy_logs, logs_of
 from hpcprof.runs.directory import Run, site_keys
 from hpcprof.submit.sites.files import load_site_file
 from hpcprof.submit.sites.model import recorded_site
@@ -47,15 +47,15 @@ def test_logs_of_the_job_are_copied_from_the_days_of_the_run(make_run: MakeRun, 
     _log(tmp_path, day, f"{user}_a.out_id47112_3-1-600-1_1.darshan")
     _log(tmp_path, day, "somebody_a.out_id4711-12_3-1-600-1_1.darshan")
     _log(tmp_path, day + timedelta(days=9), f"{user}_b.out_id4711-13_3-10-600-1_1.darshan")
-    assert bring_logs(run)
+    assert copy_logs(run)
     assert [path.name for path in logs_of(run)] == [f"{user}_a.out_id4711-12_3-1-600-1_1.darshan"]
-    assert not bring_logs(run)
+    assert not copy_logs(run)
 
 
 def test_a_run_that_has_not_started_has_no_logs(make_run: MakeRun, tmp_path: Path) -> None:
     run = _at_site(make_run(started="now"), tmp_path)
     (run.path / "state" / "started").unlink()
-    assert not bring_logs(run)
+    assert not copy_logs(run)
 
 
 def test_of_files_that_are_named_alone_only_these_are_read(tmp_path: Path) -> None:

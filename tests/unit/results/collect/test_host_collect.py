@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpcprof.common.errors import DamagedInput, StoreError
-from hpcprof.results.collect.host_collect import _take
+from hpcprof.results.collect.host_collect import _copy_results
 from hpcprof.results.store.analysis_table import ANALYSIS_VERSION
 from hpcprof.results.store.store import Store, open_store
 from hpcprof.runs.directory import Run
@@ -46,7 +46,7 @@ def store(tmp_path: Path) -> Store:
 
 def test_the_results_of_a_run_are_copied_and_replace_earlier_ones(source: Path, store: Store) -> None:
     for _ in range(2):
-        assert _take(Run("one", Path("/here/one")), source, store)
+        assert _copy_results(Run("one", Path("/here/one")), source, store)
     assert [(run.path, run.events) for run in store.runs()] == [("/here/one", "/here/one/timeline")]
     assert store.profiles("one")[0].bytes == 12
     assert store.table("one", "breakdown", ["idle_pct"]).columns == {"idle_pct": [12.5]}
@@ -66,7 +66,7 @@ def test_a_value_of_another_type_is_refused_and_nothing_is_written(
 ) -> None:
     execute(source, change)
     with pytest.raises(DamagedInput, match="has a value of another type"):
-        _take(Run("one", Path("/here/one")), source, store)
+        _copy_results(Run("one", Path("/here/one")), source, store)
     assert store.runs() == []
 
 
@@ -74,4 +74,4 @@ def test_what_is_no_database_is_a_sentence(tmp_path: Path, store: Store) -> None
     path = tmp_path / "collected.db"
     path.write_bytes(b"no database" * 1000)
     with pytest.raises(StoreError):
-        _take(Run("one", Path("/here/one")), path, store)
+        _copy_results(Run("one", Path("/here/one")), path, store)

@@ -79,7 +79,7 @@ def test_processes_of_a_host_may_share_its_clock(
 def test_matching_by_communicator_gives_what_matching_at_once_gives(
     store: Store, at_once: dict[str, AnalysisTable], together: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(over_ranks, "RANKS_A_TASK", together)
+    monkeypatch.setattr(over_ranks, "RANKS_PER_TASK", together)
     monkeypatch.setattr(over_ranks, "_RANKS_AT_ONCE", 3)
     assert tables(store) == at_once
     assert at_once["skew"].columns["verdict"].count("straggler") == 1
@@ -87,7 +87,7 @@ def test_matching_by_communicator_gives_what_matching_at_once_gives(
 
 
 def test_no_task_has_more_ranks_than_it_was_given(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("RANKS_A_TASK", "RANKS_A_CHUNK"):
+    for name in ("RANKS_PER_TASK", "RANKS_PER_CHUNK"):
         monkeypatch.setattr(over_ranks, name, 4)
     asked: list[int] = []
 
@@ -106,7 +106,7 @@ def test_no_task_has_more_ranks_than_it_was_given(store: Store, monkeypatch: pyt
 def test_what_other_processes_lose_or_cannot_read_this_one_computes(
     store: Store, at_once: dict[str, AnalysisTable], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("RANKS_A_TASK", "RANKS_A_CHUNK"):
+    for name in ("RANKS_PER_TASK", "RANKS_PER_CHUNK"):
         monkeypatch.setattr(over_ranks, name, 4)
 
     def lossy(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hpcprof.profiles.readers.discovery import find_profiles
 from hpcprof.results.collect.profile_ranks import ranks_by_name
-from hpcprof.results.collect.run_profiles import runs_below, runs_in, runs_of_files, several_runs
+from hpcprof.results.collect.run_profiles import runs_below, runs_in, runs_of_files, several_runs_sentence
 
 
 def trace(folder: Path, name: str, rank: int | None) -> None:
@@ -28,7 +28,7 @@ def test_recordings_of_the_same_processes_are_runs_in_the_order_of_time(tmp_path
         ["host_100.1700000010000.pt.trace.json", "host_101.1700000010001.pt.trace.json"],
     ]
     runs = runs_in(tmp_path)
-    assert "is 2 runs, one for each recording" in several_runs(runs)
+    assert "is 2 runs, one for each recording" in several_runs_sentence(runs)
     assert [run.id for run in runs_in(tmp_path)] == [run.id for run in runs]
 
 
@@ -119,7 +119,9 @@ def test_profiles_that_tell_no_rank_are_a_run_each(tmp_path: Path) -> None:
         ["report2.json"],
         ["report7.json"],
     ]
-    assert several_runs(runs).endswith("; if they are ranks of one run, name them rank0, rank1 and so on")
+    assert several_runs_sentence(runs).endswith(
+        "; if they are ranks of one run, name them rank0, rank1 and so on"
+    )
     assert [run.id for run in runs_of_files([*(file for run in runs for file in run.files or ())])] == [
         run.id for run in runs
     ]

@@ -59,7 +59,7 @@ def test_profiles_below_a_folder_of_profiles_are_named(
         f"profiles below {tmp_path} are left out: open notes/deep and 1 more run by name."
     ]
     # The search reads the first bytes of many files: folders of data are not searched.
-    monkeypatch.setattr(run_profiles, "_MOST_FILES_BELOW", 3)
+    monkeypatch.setattr(run_profiles, "_MAX_FILES_BELOW", 3)
     assert foreign_files(Run("a-1", tmp_path)) == []
 
 

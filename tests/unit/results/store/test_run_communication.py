@@ -116,7 +116,7 @@ def test_the_matches_of_some_ranks_are_those_among_all(kept: RunCommunication) -
 def test_who_came_last_is_read_some_rows_at_a_time(
     kept: RunCommunication, batch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hpcprof.results.store.run_communication._BATCH", batch)
+    monkeypatch.setattr("hpcprof.results.store.run_communication._BATCH_ROWS", batch)
     (found,) = kept.arrivals()
     every = kept.matches()
     rows = pd.DataFrame({name: getattr(every, name) for name in ("match", "rank", "op", "start", "arrived")})

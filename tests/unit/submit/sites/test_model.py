@@ -13,7 +13,7 @@ import yaml
 from click.testing import CliRunner
 
 from hpcprof.cli.sites import command
-from hpcprof.common.paths import packaged
+from hpcprof.common.paths import packaged_folder
 from hpcprof.submit.sites import model as site_model
 from hpcprof.submit.sites.model import Affinity, Launcher, Node, Queue, Site, SiteOption
 from hpcprof.submit.sites.schema import descriptions, job_schema, site_schema
@@ -28,7 +28,7 @@ TITLES: dict[type[Any], str] = {
     SiteOption: "`options`",
 }
 MODELS = tuple(TITLES)
-FILES = sorted(packaged("site_configs").glob("*.yaml"))
+FILES = sorted(packaged_folder("site_configs").glob("*.yaml"))
 
 
 def validate(data: Any) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hpcprof.common.errors import UsageError
-from hpcprof.common.paths import packaged
+from hpcprof.common.paths import packaged_folder
 from hpcprof.runs.job import Job
 from hpcprof.submit.jobs.checks import remarks
 from hpcprof.submit.launchers import launch_command
@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[4]
 # Sites that are machines of somebody's, with a user guide.
 MACHINES = sorted(
     path.stem
-    for path in packaged("site_configs").glob("[!_]*.yaml")
+    for path in packaged_folder("site_configs").glob("[!_]*.yaml")
     if not path.stem.startswith("generic-") and path.stem not in ("kubernetes", "local")
 )
 FILE_SYSTEMS = {"filesystems": "home"}
@@ -226,14 +226,16 @@ def test_a_machine_says_where_its_facts_stand_and_since_when(name: str) -> None:
     assert site.verified == ("second hand" not in site.source)
 
 
-@pytest.mark.parametrize("path", sorted(packaged("site_configs").glob("*.yaml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", sorted(packaged_folder("site_configs").glob("*.yaml")), ids=lambda path: path.stem
+)
 def test_a_site_file_is_short_enough_to_read(path: Path) -> None:
     assert len(path.read_text(encoding="utf-8").splitlines()) < 80
 
 
 @pytest.mark.parametrize("name", MACHINES)
 def test_every_queue_of_a_machine_takes_a_job_within_its_limits(name: str) -> None:
-    site = load_site_file(packaged("site_configs") / f"{name}.yaml")
+    site = load_site_file(packaged_folder("site_configs") / f"{name}.yaml")
     for queue, limits in site.queues.items():
         if not limits.route_only:
             # The largest that a queue says it takes.

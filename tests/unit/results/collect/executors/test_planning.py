@@ -50,7 +50,7 @@ def test_every_task_is_in_one_chunk_and_large_ones_come_first(work: list[float],
 
 @given(work_of_tasks, st.integers(1, 20))
 def test_no_chunk_is_more_than_its_share_unless_it_is_one_task(work: list[float], workers: int) -> None:
-    share = sum(work) / workers * planning._PART
+    share = sum(work) / workers * planning._CHUNK_SHARE
     for chunk in chunks(work, workers):
         assert len(chunk) == 1 or sum(work[task] for task in chunk) <= share + 1e-9
         assert len(chunk) <= 32
