@@ -225,6 +225,10 @@ _TRACES = {
     f"which hpcprof does not read: {_RECORD_ANEW}",
     rb'"name"\s*:\s*"NEGOTIATE_[A-Z]+"': "a timeline of Horovod without the ranks' times, which "
     f"hpcprof does not read: {_RECORD_ANEW}",
+    rb'(?i)"cat"\s*:\s*"FEE"': "a trace of VizTracer, which hpcprof does not read: vizviewer shows it",
+    # Phases of Clang, by -ftime-trace.
+    rb'"name"\s*:\s*"(?:Source|Parse(?:Class|Template)|Instantiate(?:Class|Function)|Total Frontend)"': "a "
+    "trace of Clang's compilation, which hpcprof does not read: Perfetto shows it",
     rb'"root_frame"\s*:\s*\{': "a profile of pyinstrument without times of events, which hpcprof does not "
     "read: pyinstrument shows it",
     rb'\A\s*\{\s*"timemory"\s*:': "a profile of timemory without times of events, which hpcprof does not "
@@ -240,9 +244,10 @@ _SUBSTITUTES = {
 """Kinds of files that a download leaves in place of a profile, by how they begin."""
 _COMPRESSED = re.compile(r"\.(?:gz|xz|zst)$", re.IGNORECASE)
 _TEXT_SUFFIX = re.compile(r"(?:\.(?:csv|log|out|txt|db|data|trace|\d+))?")
+_OTHER_TRACE = "a Chrome trace, but none of PyTorch's profiler or unitrace: Perfetto shows it"
 _CHROME_EVENTS = rb'\A\s*\[\s*\{[^{}]*"ph"\s*:'
 _TEXTS = {
-    _CHROME_EVENTS: "a Chrome trace, but not one of the PyTorch profiler",
+    _CHROME_EVENTS: _OTHER_TRACE,
     rb"\AHPCTOOLKIT": _HPCTOOLKIT,
     rb"\APERFILE2": "a profile of Linux perf, which hpcprof does not read: perf report shows it",
     rb"\Agmon\x01|\A(?:Flat profile:|\s*Call graph \(explanation follows\))": "a profile of gprof, "
@@ -277,7 +282,7 @@ def foreign_kind(path: Path) -> str:
         return by_text or _FOREIGN.get(suffix, "")
     if path.stat().st_size == 0:
         return "empty: its writer was cut off, or the disk was full"
-    return foreign_trace(path, "a Chrome trace, but not one of the PyTorch profiler")
+    return foreign_trace(path, _OTHER_TRACE)
 
 
 def substitute_kind(path: Path) -> str:

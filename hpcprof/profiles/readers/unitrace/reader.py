@@ -22,7 +22,7 @@ from hpcprof.profiles.columns.intervals import styles_of_threads
 from hpcprof.profiles.columns.joins import latest_rows
 from hpcprof.profiles.host_memory import HostMemory
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
-from hpcprof.profiles.readers.declaration import ProfilePart, rank_from_name
+from hpcprof.profiles.readers.declaration import ProfilePart, foreign_kind, rank_from_name
 from hpcprof.profiles.readers.kineto.events import integers
 from hpcprof.profiles.readers.kineto.json_stream import Event
 from hpcprof.profiles.readers.kineto.stamps import times
@@ -149,7 +149,7 @@ def whole_events(path: Path, written: bytes) -> tuple[list[Event], list[Loss]]:
     """Return the events of a trace; without its closing brackets, those that are whole."""
     begin = _EVENTS.match(written.lstrip())
     if begin is None or not _OF_UNITRACE.search(written[:_HEAD_BYTES]):
-        raise DamagedInput(f"{path} is not a trace of unitrace, nor of another profiler that hpcprof reads.")
+        raise DamagedInput(f"{path} is {foreign_kind(path) or 'no trace of unitrace'}.")
     try:
         return msgspec.json.decode(written, type=_Trace).events, []
     except (msgspec.DecodeError, UnicodeDecodeError):

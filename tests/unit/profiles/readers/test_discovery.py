@@ -175,6 +175,11 @@ def test_databases_and_tables_of_other_tools_are_named_by_how_they_begin(tmp_pat
         ('[{"cat" : "Session","dur" :3,"ts" :1,"ph" : "X","name" :"model_loading_uri"}]', "ONNX Runtime"),
         ('[{"name": "main", "pid": 1, "tid": 1, "ts": 1.0, "ph": "X", "dur": 9}]', "a Chrome trace"),
         ('{"start_time": 1.0, "duration": 2, "root_frame": {"function": "f"}}', "pyinstrument"),
+        ('{"traceEvents": [{"ph": "X", "name": "f", "cat": "FEE", "ts": 3}]}', "trace of VizTracer"),
+        (
+            '{"traceEvents":[{"pid":1,"tid":2,"ph":"X","ts":3,"dur":5,"name":"Source"}]}',
+            "Clang's compilation",
+        ),
         ('[\n{"ph": "B", "name": "NEGOTIATE_BROADCAST", "ts": 3, "pid": 1},\n', "timeline of Horovod"),
         (
             '{"traceEvents": [{"name": "process_name", "ph": "M", "pid": 1, "args": {"name": '

@@ -167,7 +167,7 @@ def test_a_trace_of_that_name_by_another_program_is_none_of_unitrace(tmp_path: P
     event = {"ph": "X", "name": "cuLaunchKernel", "pid": 1, "tid": 1, "ts": 6158004228499.86, "dur": 2.5}
     path.write_text(json.dumps({"traceEvents": [event]}))
     assert find_profiles(tmp_path) == []
-    with pytest.raises(DamagedInput, match="is not a trace of unitrace"):
+    with pytest.raises(DamagedInput, match="is a Chrome trace, but none of PyTorch's profiler or unitrace"):
         read_profile(path)
     path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": [{**event, "cat": "cpu_op"}]}))
     reader = reader_of(path)
