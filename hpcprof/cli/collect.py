@@ -265,7 +265,7 @@ def _check_options(executor: str, submit: bool, address: str | None, placed: Seq
 def _named_runs(references: Sequence[str], runs_dir: Path) -> list[Run] | None:
     from hpcprof.profiles.event_folders import EVENTS
     from hpcprof.results.collect.run_profiles import runs_to_collect
-    from hpcprof.runs.directory import MANIFEST, open_run, submitted_ids
+    from hpcprof.runs.directory import has_manifest, open_run, submitted_ids
     from hpcprof.submit.remote.mirror import host_of
 
     named = []
@@ -274,7 +274,7 @@ def _named_runs(references: Sequence[str], runs_dir: Path) -> list[Run] | None:
         if name == "last" and not (runs_dir / EVENTS).is_dir():  # else a run from elsewhere may be the last
             name = next(reversed(submitted_ids(runs_dir)), name)
         places = (runs_dir / name, Path(name))
-        existing = [place for place in places if name and (place / MANIFEST).is_file()] or [places[1]]
+        existing = [place for place in places if name and has_manifest(place)] or [places[1]]
         if not existing[0].is_dir():  # The store may know the name.
             return None
         named.append(open_run(existing[0]))

@@ -47,13 +47,15 @@ def command(output: Path, files: tuple[str, ...]) -> None:
 
 
 def _files_of(word: str) -> list[Path]:
-    """Return a file, or the profiles of a run."""
+    """Return a file, or the profiles of a run: of reports of Nsight Systems, the exports."""
     if Path(word).is_file():
         return [Path(word)]
+    from hpcprof.profiles.readers.discovery import file_to_read
     from hpcprof.results.collect.run_profiles import profiles_of
     from hpcprof.runs.directory import find_runs, runs_directory
 
-    profiles = [path for run in find_runs(word, runs_directory()) for path in profiles_of(run)]
+    runs = find_runs(word, runs_directory())
+    profiles = [file_to_read(path) for run in runs for path in profiles_of(run)]
     if not profiles:
         raise HpcprofError(f"{word} has no profiles to scrub.")
     return profiles

@@ -273,7 +273,8 @@ def open_run(path: Path) -> Run:
         if not _SAFE_ID.fullmatch(manifest.id):
             raise ValueError(f"its id {manifest.id[:80]!r} is not the name of a folder")
     except OSError as error:
-        raise HpcprofError(f"{path / MANIFEST} cannot be read: {error.strerror}.") from None
+        unreadable = path / MANIFEST if os.access(path, os.X_OK) else path
+        raise HpcprofError(f"{unreadable} cannot be read: {error.strerror}.") from None
     except (ValueError, OverflowError) as error:
         raise HpcprofError(f"{path / MANIFEST} cannot be read: {error}.") from None
     if manifest.schema_version != SCHEMA_VERSION:

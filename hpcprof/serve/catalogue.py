@@ -14,7 +14,7 @@ from hpcprof.common.errors import HpcprofError, StoreError, UsageError
 from hpcprof.results.across.listing import IMPORTED, ListedRun, list_runs, parse_since
 from hpcprof.results.collect.run_names import stored_run
 from hpcprof.results.store.store import Store
-from hpcprof.runs.directory import MANIFEST, Run, number_in_sweep, open_run, sweep_of
+from hpcprof.runs.directory import Run, has_manifest, number_in_sweep, open_run, sweep_of
 from hpcprof.submit.schedulers.base import JobState, JobStatus
 
 FRESH_SECONDS = 10.0
@@ -254,7 +254,7 @@ class Catalogue:
     def open(self, listed: ListedRun) -> Run:
         """Return the run of a line of the list."""
         path = Path(listed.path)
-        if (path / MANIFEST).is_file():
+        if has_manifest(path):
             return open_run(path)
         return stored_run(listed.run, self.runs_dir, {listed.run: listed.path}) or Run(listed.run, path)
 
@@ -282,7 +282,7 @@ class Catalogue:
         if row.run not in self._programs:
             path = Path(row.path)
             try:
-                manifest = open_run(path).manifest if (path / MANIFEST).is_file() else None
+                manifest = open_run(path).manifest if has_manifest(path) else None
             except HpcprofError:
                 return None
             self._programs[row.run] = manifest.job.program if manifest else None

@@ -19,7 +19,7 @@ from hpcprof.common.errors import HpcprofError
 from hpcprof.results.ask.query import query
 from hpcprof.results.ask.tables import incomplete_tables
 from hpcprof.results.store.store import open_store
-from hpcprof.runs.directory import MANIFEST, Run, open_run
+from hpcprof.runs.directory import Run, has_manifest, open_run
 
 MEMORY_BYTES = 4 << 30
 _EVENTS_MEMORY = "1GiB"
@@ -114,7 +114,7 @@ def _events(question: Question, runs: list[AskedRun]) -> Reply:
 
 def _open_run(question: AskedRun) -> Run:
     path = Path(question.path)
-    return open_run(path) if (path / MANIFEST).is_file() else Run(question.run, path)
+    return open_run(path) if has_manifest(path) else Run(question.run, path)
 
 
 def main() -> None:

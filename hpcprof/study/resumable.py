@@ -10,7 +10,7 @@ import msgspec
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.decode import from_json, read_file
 from hpcprof.common.errors import HpcprofError, UsageError, writing
-from hpcprof.runs.directory import MANIFEST, Run, new_run_id, open_run
+from hpcprof.runs.directory import Run, has_manifest, new_run_id, open_run
 from hpcprof.study.runs import MessageKind, NoProfile, StudyRuns, resume_command
 from hpcprof.submit.schedulers.base import JobState, JobStatus
 from hpcprof.submit.schedulers.polling import poll
@@ -152,7 +152,7 @@ def _make_run(record: R, index: int, runs: StudyRuns, folder: Path) -> R:
 
 def _earlier_run(run_id: str, runs_dir: Path) -> tuple[Run, JobStatus] | None:
     """Return the run that was made before, or None unless it may still succeed."""
-    if not run_id or not (runs_dir / run_id / MANIFEST).is_file():
+    if not run_id or not has_manifest(runs_dir / run_id):
         return None
     run = open_run(runs_dir / run_id)
     status = poll([run])[run.id]

@@ -206,15 +206,14 @@ def _mpi_call_sentence(row: Row) -> str:
 def _coincidence_sentence(row: Row) -> str:
     metric = _METRICS.get(row["metric"], row["metric"].replace("_", " "))
     place = "" if str(row["device"]).startswith("rank") else f" of {row['device']}"
-    subject, unit = row["subject"], row["unit"].partition(" (")[0]
-    then, usual = (_with_unit(row[key], unit) for key in ("then", "usual"))
+    subject = row["subject"]
+    then, usual = (_with_unit(row[key], row["unit"]) for key in ("then", "usual"))
     if subject == "io":
         return f"it waits for files in {then} of the samples"
     if subject == "memory":
-        again = f", and {row['usual']:,.0f} pages a second are read again" if row["usual"] >= 1 else ""
-        return f"it waits for memory in {then} of the time{again}"
+        return f"it waits for memory in {then} of the time"
     if subject == "cores":
-        return f"waiting for its cores costs {then} of the time; others use {row['usual']:.2g} of them"
+        return f"waiting for its cores costs {then} of the time, while others use them"
     against = "on the other ranks" if subject == "rank" else "else"
     doubt = "" if row["beyond_chance"] else "may be chance, "
     return f"{metric}{place} {then}, {against} {usual} ({doubt}p = {row['p_value']:.2g})"

@@ -559,19 +559,13 @@ def _waiting_ranks(nodes: Sequence[NodeTelemetry], steps: RunSteps) -> Iterator[
             paging = waits * float(paged.mean()) / 100 * refaulted if len(paged) else 0.0
             kernel = 100 * min(system[rank] - min(system.values()), _CPU_OF_FAULT_S * faults) * refaulted
             memory = max(paging, stalled)
-            for subject, metric, unit, usual, then in (
-                (
-                    "memory",
-                    "memory_stall_s",
-                    "% (usual: pages/s)",
-                    again,
-                    memory + kernel if paging else memory,
-                ),
-                ("io", "blocked_pct", "%", 0.0, waits - (paging if len(paged) else stalled)),
+            for subject, metric, then in (
+                ("memory", "memory_stall_s", memory + kernel if paging else memory),
+                ("io", "blocked_pct", waits - (paging if len(paged) else stalled)),
             ):
                 if then >= 100 * _MATERIAL:
-                    test = _Tested(rank, node.node, f"rank{rank}", metric, unit, 1.0, extent)
-                    yield _row(test, subject, span, usual, min(100.0, then), None)
+                    test = _Tested(rank, node.node, f"rank{rank}", metric, "%", 1.0, extent)
+                    yield _row(test, subject, span, 0.0, min(100.0, then), None)
 
 
 def _samples_between(series: Series | None, extent: Floats) -> Series:
@@ -621,13 +615,12 @@ def _ranks_short_of_cores(
             continue
         lowest = min(by_itself, default=0.0) if test.rank in alone else 0.0
         waited = np.maximum(0.0, test.values - lowest)
-        cores, share = float(foreign_cores.mean()), float(np.minimum(waited, foreign_cores).mean())
+        share = float(np.minimum(waited, foreign_cores).mean())
         work = max((cpu for rank, cpu in used.items() if rank != test.rank and cpu < _POLLS), default=0.0)
         share = min(share, 1.0 - work)
         if share >= _MIN_WAITING_SHARE:
             steps_of = (int(steps.last[0]), int(steps.last[-1]))
-            row = _row(test, "cores", steps_of, cores, 100 * share, None)
-            yield {**row, "unit": "% (usual: cores)"}
+            yield {**_row(test, "cores", steps_of, 0.0, 100 * share, None), "unit": "%"}
 
 
 def _is_apart(value: float, other_values: Floats) -> bool:

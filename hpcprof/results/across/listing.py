@@ -1,5 +1,6 @@
 """The list of runs: submitted ones with their states and times, and runs that were collected elsewhere."""
 
+import os
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -15,7 +16,7 @@ from hpcprof.common.decode import from_json
 from hpcprof.common.errors import StoreError, UsageError
 from hpcprof.common.logs import left_out_if_damaged
 from hpcprof.common.masking import masked, masked_command
-from hpcprof.common.paths import modification_time
+from hpcprof.common.paths import is_folder, modification_time
 from hpcprof.results.collect.stalls import describe_end
 from hpcprof.results.store.overview import StoredRun, pushed_runs, stored_runs
 from hpcprof.runs.directory import MANIFEST, Run, all_runs
@@ -125,7 +126,7 @@ def list_runs(
     further_rows = [
         _pushed_row(row, *pushed[name]) if name in pushed else _collected_row(row, runs_dir)
         for name, row in stored.items()
-        if name not in present_ids and not (Path(row.path) / MANIFEST).is_file()
+        if name not in present_ids and not os.access(Path(row.path) / MANIFEST, os.F_OK)
     ]
     further_rows.sort(key=lambda row: row.started.timestamp() if row.started else 0.0)
     listed += [row for row in further_rows if selection.includes(row.site, row.tags, row.started)]
@@ -188,7 +189,7 @@ def _collected_row(row: StoredRun, runs_dir: Path) -> ListedRun:
     start = row.start_utc_ns
     return ListedRun(
         run=row.id,
-        state=IMPORTED if Path(row.path).is_dir() else MISSING,
+        state=IMPORTED if is_folder(Path(row.path)) else MISSING,
         site=row.site,
         ranks=row.ranks or row.profiles or None,
         profiler=row.kind,

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcprof.common.errors import HpcprofError, UsageError
-from hpcprof.common.paths import is_folder
+from hpcprof.common.paths import absolute_path, is_folder
 from hpcprof.profiles.readers.discovery import is_profile_folder
 from hpcprof.results.collect.last_collected import last_collected
 from hpcprof.results.collect.run_profiles import (
@@ -29,12 +29,12 @@ from hpcprof.results.collect.run_profiles import (
 from hpcprof.runs.config import default_database
 from hpcprof.runs.directory import (
     ARRAY_SCRIPT,
-    MANIFEST,
     Run,
     ambiguous,
     check_reference,
     find_run,
     find_runs,
+    has_manifest,
     matching_ids,
     open_run,
     runs_directory,
@@ -138,7 +138,7 @@ def stored_run(reference: str, runs_dir: Path, paths: Mapping[str, str]) -> Run 
 
 
 def _elsewhere(runs_dir: Path, paths: Iterable[str]) -> set[str]:
-    return {name for name in paths if not (runs_dir / name / MANIFEST).is_file()}
+    return {name for name in paths if not has_manifest(runs_dir / name)}
 
 
 def _from_store(run_id: str, paths: Mapping[str, str], store: Store) -> Run:
@@ -182,9 +182,9 @@ def _store_options(store: Store) -> list[str]:
 
 
 def typed_run(run: Run) -> str:
-    """Return a name of a run that every command accepts: its path, its only file or its id."""
+    """Return a name of a run that every command accepts: its id, or its path or only file elsewhere."""
     if not run.path.is_dir():
         return run.id
     if run.files is None or open_run(run.path).id == run.id:
-        return str(run.path)
+        return run.path.name if run.path.parent == absolute_path(runs_directory()) else str(run.path)
     return str(run.files[0]) if len(run.files) == 1 else run.id

@@ -37,7 +37,7 @@ from hpcprof.profiles.readers.otf2 import EZTRACE_NAME
 from hpcprof.results.collect.profile_ranks import ranks_by_name
 from hpcprof.results.store.analysis_table import ANALYSIS_VERSION
 from hpcprof.results.store.tables import ProfileRow
-from hpcprof.runs.directory import MANIFEST, Run, adopted_id, open_run, typed_name
+from hpcprof.runs.directory import MANIFEST, Run, adopted_id, has_manifest, open_run, typed_name
 from hpcprof.submit.runs.failures import profiler_complaint
 
 
@@ -68,7 +68,7 @@ def readable(run: Run) -> Iterator[tuple[Run, Unpacked]]:
 def runs_in(folder: Path) -> list[Run]:
     """Return the run or the runs in a folder; none if it has no profiles."""
     folder = absolute_path(folder)
-    if (folder / MANIFEST).is_file():
+    if has_manifest(folder):
         return [open_run(folder)]
     native = find_profiles(folder)
     return _runs_of(folder, [*native, *_compressed_profiles(folder, native)], native)

@@ -55,7 +55,7 @@ from hpcprof.results.store.tables import (
     storable_text,
 )
 from hpcprof.runs.config import default_database
-from hpcprof.runs.directory import MANIFEST, runs_directory
+from hpcprof.runs.directory import has_manifest, runs_directory
 
 if TYPE_CHECKING:
     from hpcprof.analysis.framework.outcome import Outcome
@@ -205,7 +205,7 @@ class Store(Database):
         """
         path = Path(path)
         beside, among = self._events_folders(path)
-        writable = (path / MANIFEST).is_file() and os.access(beside if beside.exists() else path, os.W_OK)
+        writable = has_manifest(path) and os.access(beside if beside.exists() else path, os.W_OK)
         return beside if writable else among
 
     def rank_events(self, run_id: str) -> dict[int, RankEvents]:

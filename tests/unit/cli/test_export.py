@@ -20,9 +20,16 @@ def test_a_run_in_place_of_the_folder_is_refused(tmp_path: Path, monkeypatch: py
     done = CliRunner().invoke(export, ["--to", "csv", "cg"])
     assert done.exit_code == 2
     assert "cg is the run 20261129-cg-79d1: give the folder to write to after it" in done.stderr
+    done = CliRunner().invoke(export, ["--to", "csv", "20261129-cg-79d1"])
+    assert "20261129-cg-79d1 is a run: give the folder to write to after it" in done.stderr
 
 
 def test_the_name_of_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
-    done = CliRunner().invoke(export, ["--to", "perfetto", "cg", str(tmp_path / "cg.json")])
-    assert isinstance(done.exception, UsageError)
-    assert f"cg.json is the name of a file: give a folder, such as {tmp_path / 'cg'}" in str(done.exception)
+    for name in ("cg.json", "cg.json.gz"):
+        done = CliRunner().invoke(export, ["--to", "perfetto", "cg", str(tmp_path / name)])
+        assert isinstance(done.exception, UsageError)
+        sentence = f"{name} is the name of a file: give a folder, such as {tmp_path / 'cg'}."
+        assert str(done.exception).endswith(sentence)
+    (tmp_path / "cg.json").touch()
+    done = CliRunner().invoke(export, ["--to", "perfetto", str(tmp_path / "cg.json")])
+    assert "cg.json is a file: give the run, and the folder to write to." in str(done.exception)

@@ -21,6 +21,17 @@ def test_a_run_means_its_profiles_and_a_file_itself(tmp_path: Path, monkeypatch:
         _files_of("empty")
 
 
+def test_a_report_of_a_run_means_the_export_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run("run", tmp_path, files=(tmp_path / "rank0.nsys-rep",))
+    monkeypatch.setattr("hpcprof.runs.directory.find_runs", lambda *_: [run])
+    monkeypatch.setattr(
+        "hpcprof.profiles.readers.discovery.file_to_read", lambda path: path.with_suffix(".sqlite")
+    )
+    assert _files_of("run") == [tmp_path / "rank0.sqlite"]
+
+
 def test_a_name_of_neither_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match=r"nothing\.sqlite"):

@@ -116,7 +116,7 @@ def test_waiting_for_a_core_that_others_use_has_the_price_of_the_rank_that_waits
     (one,) = wait_findings(pd.DataFrame(rows), Cause.BUSY_CORES, 1e9)
     assert (one.cause, one.ranks, one.saving_ns) == (Cause.BUSY_CORES, (0, 1), 200_000_000)
     said = in_words({"coincidences": pd.DataFrame(rows)}, one.evidence[0])
-    assert said == "rank 1: waiting for its cores costs 20 % of the time; others use 0.5 of them"
+    assert said == "rank 1: waiting for its cores costs 20 % of the time, while others use them"
     assert list(wait_findings(pd.DataFrame(rows).iloc[:0], Cause.BUSY_CORES, 1e9)) == []
 
 
@@ -144,7 +144,7 @@ def test_waiting_for_memory_has_a_price() -> None:
     (one,) = with_waiting([], pd.DataFrame(rows), 1e9)
     assert (one.cause, one.ranks, one.saving_ns) == (Cause.MEMORY_PRESSURE, (0, 1), 200_000_000)
     said = in_words({"coincidences": pd.DataFrame(rows)}, one.evidence[0])
-    assert said == "rank 1: it waits for memory in 20 % of the time, and 250 pages a second are read again"
+    assert said == "rank 1: it waits for memory in 20 % of the time"
     assert found(Cause.HOST_WORK, rows)[0].cause is Cause.MEMORY_PRESSURE
 
 

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
 import pytest
 
-from hpcprof.common.errors import UsageError
+from hpcprof.common.errors import HpcprofError, UsageError
+from hpcprof.results.across.listing import list_runs
 from hpcprof.results.collect.run_names import (
     command_line,
     find_known_run,
     find_known_runs,
     stored_run,
+    typed_run,
 )
-from hpcprof.results.collect.run_profiles import runs_of_files, runs_to_collect
+from hpcprof.results.collect.run_profiles import runs_in, runs_of_files, runs_to_collect
 from hpcprof.results.store.database import store_url
 from hpcprof.results.store.store import RankResults, Store
 from hpcprof.results.store.tables import ProfileRow, RunRow
-from hpcprof.runs.directory import Run, open_run, typed_name
+from hpcprof.runs.directory import MANIFEST, Run, open_run, typed_name
 
 PATHS = {"fast-1111aaaa": "/gone/fast", "fast-2222bbbb": "/gone/fast2", "slow-33333333": "/gone/slow"}
 
@@ -108,6 +111,29 @@ def test_a_run_outside_the_default_folder_is_named_by_its_path(
     monkeypatch.delenv("HPCPROF_RUNS", raising=False)
     assert typed_name(tmp_path / "runs" / "r") == "r"
     assert typed_name(tmp_path / "my runs" / "r") == "'my runs/r'"
+    assert typed_run(profile_in(tmp_path / "runs" / "r")) == "r"
+    assert typed_run(profile_in(tmp_path / "my runs" / "r")) == str(tmp_path / "my runs" / "r")
+
+
+def test_the_folder_of_another_user_is_named_and_hides_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    private = profile_in(tmp_path / "private")
+    store_with(tmp_path / "hpcprof.db", private)
+    stat = Path.stat
+
+    def refuse(path: Path, **options: bool) -> object:
+        if path.name == MANIFEST:
+            raise PermissionError(13, "Permission denied", str(path))
+        return stat(path, **options)
+
+    monkeypatch.setattr(Path, "stat", refuse)
+    monkeypatch.setattr(Path, "lstat", refuse)
+    monkeypatch.setattr("hpcprof.runs.directory.read_file", refuse)
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(HpcprofError, match=rf"^{private.path} cannot be read: Permission denied"):
+        runs_in(private.path)
+    assert [row.run for row in list_runs(tmp_path / "runs", str(tmp_path / "hpcprof.db"))] == [private.id]
 
 
 def test_the_name_of_its_only_profile_finds_a_run(tmp_path: Path) -> None:
