@@ -330,11 +330,14 @@ def _finding(
     )
 
 
-def what_if_operations(table: pd.DataFrame, changes: Sequence[Change]) -> Prediction:
+def what_if_operations(
+    table: pd.DataFrame, changes: Sequence[Change], elapsed_ns: int | None = None
+) -> Prediction:
     """Predict the step of a table of operations with changed times; without changes, replay it.
 
-    The replay has no delays between operations, so that its error is their part of the step. Raises
-    UsageError if a change is about something that the table does not have.
+    The replay has no delays between operations, so that its error is their part of the step. The time between
+    steps, the rest of ``elapsed_ns``, stays. Raises UsageError if a change is about something that the table
+    does not have.
     """
     replay = OperationReplay.from_table(table)
     durations: Sequence[Floats] = replay.measured
@@ -346,6 +349,7 @@ def what_if_operations(table: pd.DataFrame, changes: Sequence[Change]) -> Predic
         float(np.median(unchanged) - np.median(measured))
     )
     wall = float(np.median(predicted))
+    between_ns = max(0.0, elapsed_ns - float(measured.mean())) if elapsed_ns else 0.0
     return Prediction(
         wall_p50_ns=round(wall),
         low_ns=round(max(wall - half, 0.0)),
@@ -353,8 +357,8 @@ def what_if_operations(table: pd.DataFrame, changes: Sequence[Change]) -> Predic
         measured_p50_ns=round(float(np.median(measured))),
         replay_error_pct=round(100 * float(np.median(unchanged) / np.median(measured) - 1), 3),
         steps=len(measured),
-        elapsed_ns=round(float(predicted.mean())),
-        measured_elapsed_ns=round(float(measured.mean())),
+        elapsed_ns=round(float(predicted.mean()) + between_ns),
+        measured_elapsed_ns=round(float(measured.mean()) + between_ns),
     )
 
 

@@ -402,7 +402,8 @@ def what_if(run: Run, store: Store, texts: Sequence[str]) -> Prediction:
     if (table := operations_of(run, store)) is not None:
         from hpcprof.analysis.predict.operation_causes import what_if_operations
 
-        return what_if_operations(table, changes)
+        account = next(iter(store.table(run.id, "step_kinds").rows), {})
+        return what_if_operations(table, changes, account.get("elapsed_ns"))
     inputs = explain_inputs(run, store)
     for text, change in zip(texts, changes, strict=True):
         _check_change(text, change, inputs)

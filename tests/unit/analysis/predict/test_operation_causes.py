@@ -59,6 +59,14 @@ def test_shares_are_of_the_time_that_the_run_takes_for_each_step(job: pd.DataFra
     assert share == pytest.approx(2 * half, abs=0.002) != 0
 
 
+def test_a_change_keeps_the_time_between_steps(job: pd.DataFrame) -> None:
+    within = what_if_operations(job, parse_changes(["comm*0"]))
+    assert within.elapsed_ns is not None
+    assert within.measured_elapsed_ns is not None
+    longer = what_if_operations(job, parse_changes(["comm*0"]), within.measured_elapsed_ns + 1_000)
+    assert longer.elapsed_ns == within.elapsed_ns + 1_000
+
+
 def test_the_figures_are_those_that_were_published(explained: tuple[object, pd.DataFrame]) -> None:
     table = explained[1].set_index(["by", "value"])
     assert table.loc[("replay", ""), "step_ns"] == pytest.approx(REPLAYED * 1e9, rel=1e-6)
