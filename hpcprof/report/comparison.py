@@ -154,13 +154,15 @@ class Comparison(InNotebooks):
                 yield more_rows(more, command_line(store, "report", *words))
         if self.differing:
             yield Text("\nWhat else differs", style="bold")
-            yield from (Text(visible(f"   {fact.name}: {fact.said('A', 'B')}")) for fact in self.differing)
+            yield from (
+                Text(visible(f"   {fact.name}: {fact.in_words('A', 'B')}")) for fact in self.differing
+            )
 
     def metrics_to_show(self) -> tuple[Analysis, AnalysisTable]:
         """Return the metrics without what the rest of the text says: facts that differ, and no statistics."""
         reason = self.table.reasons.get(WHOLE_RUN, "")
         for fact in self.differing:
-            sentence = f"{fact.name} differs: {fact.said('a', 'b')}"
+            sentence = f"{fact.name} differs: {fact.in_words('a', 'b')}"
             reason = reason.replace(f"{sentence}; ", "").removesuffix(sentence).rstrip("; ")
         table = replace(self.table, reasons={WHOLE_RUN: reason} if reason else {})
         if not table.rows or not table.rows[0]["verdict"].endswith(NO_STATISTICS):

@@ -1,15 +1,17 @@
 """Change points of a series of runs, with the probability of each.
 
 The series is a product partition (Barry and Hartigan 1993): it consists of segments, each with a level and a
-noise of its own. The posterior over all partitions is exact, by dynamic programming in O(n²). The prior of a
-segment is normal-inverse-gamma, so that its marginal likelihood has a closed form (Student's t).
+noise of its own.
 
-Neighbouring runs may resemble each other, on one node or in one week. So the noise is autoregressive of first
-order, with one of a few correlations, and the posterior is over these too: a level that wanders is no change.
-
-Real noise is skewed and has outliers, unlike the model's, and a test after each run meets rare values often.
-So the runs before and after a change are also compared by a rank test, which assumes no distribution; its
-level falls with the length of the series (`_p_value_ratio`).
+1. Outliers are pulled to the median of their neighbours (`_winsorized_series`).
+2. The prior of a segment is normal-inverse-gamma, so that its marginal likelihood has a closed form
+   (Student's t). The noise is autoregressive of first order, since runs on one node or in one week resemble
+   each other: a level that wanders is no change.
+3. The posterior over all partitions and correlations is exact, by dynamic programming in O(n²).
+4. Places whose probability, with that of their neighbours, reaches `MIN_PROBABILITY` may be changes.
+5. Real noise is skewed, unlike the model's, and a test after each run meets rare values often. The runs
+   before and after a change are therefore also compared by a rank test, which assumes no distribution. Its
+   level falls with the length of the series (`_p_value_ratio`).
 """
 
 from collections.abc import Sequence
@@ -22,24 +24,24 @@ import numpy as np
 from hpcprof.common.robust import MAD_TO_DEVIATION
 from hpcprof.profiles.timeline import Floats
 
-LEAST_PROBABILITY = 0.7
-"""A change that is less probable is not marked."""
+MIN_PROBABILITY = 0.7
+"""Minimum probability of a change."""
 
 FEWEST = 5
-"""A shorter series has no change points."""
+"""Minimum length of a series with change points."""
 
 MOST_VALUES = 1000
 """Maximum number of values examined, which takes a second; a longer series keeps its last ones."""
 
 _PER_VALUE, _PER_SERIES = 0.01, 0.25
-"""The prior probability of a change before each value, and the most changes to expect in a series.
+"""Prior probability of a change before each value, and maximum expected number of changes in a series.
 
 People look after each run, so at a long series they look often. Without the limit, each look would add to the
 chance of a false alarm.
 """
 
 _USUAL_CHANGE = 0.1
-"""The prior distance of levels, as a logarithm: most changes of interest are below 10 %."""
+"""Prior standard deviation of levels, as a logarithm: most changes of interest are below 10 %."""
 
 _FREEDOM = 4.0
 """The weight of the noise of all values in that of a segment, as a number of values."""
@@ -51,7 +53,7 @@ _MIN_REPLACED_SD = 5.0
 """Minimum distance, in standard deviations, of a value that is replaced by that median."""
 
 _WINDOW = 3
-"""Neighbours on each side: three outliers of seven values do not move their median."""
+"""Number of neighbours on each side: three outliers of seven values do not move their median."""
 
 _CORRELATIONS = (0.0, 0.5, 0.8)
 """Possible correlations of neighbouring runs, equally probable beforehand."""
@@ -60,11 +62,13 @@ _MIN_LAST_VALUES = 3
 """Minimum values of the last level."""
 
 _MAX_COMPARED_RUNS = 100
-"""The most runs on each side of a change that are compared by their ranks."""
+"""Maximum number of runs on each side of a change in the rank test."""
 
 _MIN_DISTANCE = 2
-_LEAST_NOISE = 1e-4
-"""Runs differ by at least this, as a logarithm; else equal values would make any other value a change."""
+"""Distance of two changes above which both may count."""
+
+_MIN_NOISE = 1e-4
+"""Minimum noise, as a logarithm, without which equal values would make any other value a change."""
 
 
 class ChangePoint(msgspec.Struct, frozen=True):
@@ -82,9 +86,9 @@ class ChangePoint(msgspec.Struct, frozen=True):
 def change_points(values: Sequence[float]) -> list[ChangePoint]:
     """Return the changes of the level of a series of positive values, in their order.
 
-    Values that are far off are no change of the level before there are four of them, or three that agree at
-    the end of the series, where a change has to be noticed soon. Fewer last values are never a change: one
-    who looks after each run would often see some that are off by chance.
+    Outliers are no change of the level unless there are four of them, or three that agree at the end of the
+    series, where a change has to be noticed soon. Fewer last values are never a change: in looks after each
+    run, some would often be off by chance.
     """
     series = np.log(np.asarray(values, float)[-MOST_VALUES:])
     if len(series) < FEWEST:
@@ -105,11 +109,11 @@ def level_changes(series: Floats, probability: Floats) -> dict[int, float]:
     ``series`` are logarithms and ``probability`` what `change_probabilities` returns of them, both of shape
     (n,).
     """
-    # The place of a change is rarely sure to the run.
+    # The place of a change is rarely certain to one run.
     near_probability = np.convolve(probability, np.ones(3), mode="same").clip(max=1.0)
     places: list[int] = []
     for place in np.lexsort((-probability, -near_probability)).tolist():
-        if near_probability[place] >= LEAST_PROBABILITY and all(
+        if near_probability[place] >= MIN_PROBABILITY and all(
             abs(place - other) > _MIN_DISTANCE for other in places
         ):
             places.append(place)
@@ -153,7 +157,7 @@ def _p_value_ratio(before: Floats, after: Floats) -> float:
 
 
 def change_probabilities(series: Floats) -> Floats:
-    """Return how probable a change of the level before each value of each series is; the first is 0.
+    """Return the probability of a change of the level before each value of each series; the first is 0.
 
     Series and result have the shape (..., n).
     """
@@ -201,11 +205,11 @@ def _log_of_sum(terms: Floats) -> Floats:
 def _noise(series: Floats) -> Floats:
     """Return the standard deviation of a value, from neighbouring ones: changes of the level are few."""
     steps = np.abs(np.diff(series))
-    return np.maximum(MAD_TO_DEVIATION * np.median(steps, axis=-1) / 2**0.5, _LEAST_NOISE)
+    return np.maximum(MAD_TO_DEVIATION * np.median(steps, axis=-1) / 2**0.5, _MIN_NOISE)
 
 
 def _winsorized_series(series: Floats, noise: Floats) -> Floats:
-    """Return the series with values that are far off near the median of their neighbours."""
+    """Return the series with outliers pulled to the median of their neighbours."""
     noise = noise[..., None]
     padded = np.pad(series, [(0, 0)] * (series.ndim - 1) + [(_WINDOW, _WINDOW)], mode="reflect")
     windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * _WINDOW + 1, axis=-1)

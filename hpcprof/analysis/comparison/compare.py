@@ -30,12 +30,12 @@ STEP, OWN_STEP, _SPAN = "step_p50_ns", "own_step_p50_ns", "span_ns"
 _PER_LAUNCH = "kernels_per_launch_ns"
 _MEDIANS = {ELAPSED: STEP, OWN_ELAPSED: OWN_STEP}
 _TIMES = (ELAPSED, OWN_ELAPSED, STEP, OWN_STEP, _SPAN, _PER_LAUNCH)
-"""The metrics that may decide, the first one that all runs have."""
+"""The metrics that may decide, in order of preference."""
 
-_RARE_STEPS = 0.02
+_MIN_RATIO_DIFFERENCE = 0.02
 """Minimum difference between the ratios of elapsed time and of medians for a sentence."""
 
-_SAME_LENGTH = 1.02
+_MAX_COUNT_RATIO = 1.02
 """Maximum ratio of the kernel counts of two captures of equal length."""
 
 GATES = {
@@ -43,10 +43,12 @@ GATES = {
     "memory": ("memory_peak_bytes", "gpu_memory_peak_bytes"),
     "io": ("read_per_step_bytes", "written_per_step_bytes", "waiting_for_files_pct"),
 }
-"""The metrics that may decide beside the step, by what a user calls them."""
+"""The metrics that may decide beside the step, by the name of their gate."""
 
 _CLOCKS = ("gpu_clock_mhz", "core_clock_mhz")
-_OTHER_CLOCK = 0.03
+_MIN_CLOCK_DIFFERENCE = 0.03
+"""Minimum relative difference of the mean clocks for a sentence."""
+
 NOT_MEASURED = "no run has "
 """The beginning of the remark about a gate without figures."""
 
@@ -58,11 +60,13 @@ REGRESSION, IMPROVEMENT = "regression", "improvement"
 EQUIVALENT, INCONCLUSIVE = "equivalent", "inconclusive"
 NO_STATISTICS = "no statistics"
 MATERIAL_PCT = 1.0
-"""A change of less than this percentage is no regression, however certain it is."""
+"""Minimum change of a regression, in percent."""
 
 _FEWEST_EARLIER = 3
-_NO_CHANGE_FOUND = 2.0
-"""A detectable ratio above this is not worth a figure."""
+"""Minimum number of earlier runs that count."""
+
+_MAX_DETECTABLE_RATIO = 2.0
+"""Maximum detectable ratio that a sentence gives as a figure."""
 
 
 def compare(
@@ -81,16 +85,16 @@ def compare(
     One metric decides, and its row is the first: the elapsed time per step in the profiles, without that the
     one by the workload's own clock, without both the GPU's span or, if captures without steps have different
     numbers of kernels, the mean time of a kernel. Single long steps (`hpcprof.runs.step_time`) do not count.
-    The median step is beside it, and a sentence says where
-    both disagree, as in runs with rare long steps. A ``regression`` has an
-    interval above 1 and a ratio of at least 1.01, an ``improvement`` is the opposite. Otherwise the sides are
-    ``equivalent`` if the interval is within the margin, and else the comparison is ``inconclusive``. The
-    other rows explain.
+    The median step is beside it, and a sentence says where both disagree, as in runs with rare long steps. A
+    ``regression`` has an interval above 1 and a ratio of at least 1.01, an ``improvement`` is the opposite.
+    Otherwise the sides are ``equivalent`` if the interval is within the margin, and the comparison is
+    ``inconclusive`` if not. The other rows explain.
 
-    ``earlier`` are runs of the baseline before it, oldest first. Runs of both sides that took turns count as
-    pairs, and these tell only their noise. Otherwise they become part of the baseline in the metric that
-    decides, if they are like it and do not drift. ``margin_pct`` is the margin of equivalence, and ``gates``
-    are those of `GATES` that decide too: their metrics follow the first row, and are judged as it is.
+    ``earlier`` are runs of the baseline before it, oldest first. If the runs of both sides took turns, these
+    count as pairs, and earlier runs only give the noise. Otherwise earlier runs become part of the baseline
+    in the metric that decides, if they are like it and do not drift. ``margin_pct`` is the margin of
+    equivalence. The metrics of ``gates`` (see `GATES`) decide too: they follow the first row, and are judged
+    like it.
     """
     per_step = all(map(has_steps, (*runs, *against)))
     per_launch = not per_step and not _equally_long((*runs, *against))
@@ -118,7 +122,7 @@ def compare(
         if name not in deciders and (any(side.a) or any(side.b))
     ]
     notes += [f"{NOT_MEASURED}{gate} of its steps" for gate in gates if not set(GATES[gate]) & set(sides)]
-    notes += _rare_steps(rows)
+    notes += _rare_step_notes(rows)
     if per_launch:
         notes.append(
             "not every profile has steps, and the captures have different numbers of kernels: times are per "
@@ -129,12 +133,12 @@ def compare(
     return Outcome(pd.DataFrame(rows, dtype=object), "; ".join(notes))
 
 
-def _rare_steps(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a sentence where the elapsed time per step changes otherwise than the median step."""
+def _rare_step_notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a sentence if the elapsed time per step and the median step change by different ratios."""
     ratios = {row["metric"]: row["ratio"] for row in rows if row["ratio"]}
     decisive = rows[0]["metric"]
     elapsed, median = ratios.get(decisive), ratios.get(_MEDIANS.get(decisive, ""))
-    if elapsed is None or median is None or abs(elapsed - median) < _RARE_STEPS:
+    if elapsed is None or median is None or abs(elapsed - median) < _MIN_RATIO_DIFFERENCE:
         return []
     return [
         f"the elapsed time per step changes by {100 * (elapsed - 1):+.1f} % and the median step by "
@@ -166,13 +170,13 @@ class _Sides(msgspec.Struct, frozen=True):
 
 
 def other_clocks(clocks: Mapping[str, tuple[Sequence[float], Sequence[float]]], now: str, before: str) -> str:
-    """Return a sentence where the clocks of some runs differ from those before by 3 %; empty where not.
+    """Return a sentence if the clocks of some runs differ from those before by 3 %; empty otherwise.
 
-    Nothing else is to blame then. ``clocks`` has the clocks before and now, by the name of the metric.
+    Such a difference comes before all other reasons. ``clocks`` has the clocks before and now, by metric.
     """
     for name, ran in zip(_CLOCKS, CLOCKS_DIFFER, strict=True):
         a, b = clocks.get(name, ((), ()))
-        if a and b and abs(np.mean(b) / np.mean(a) - 1) >= _OTHER_CLOCK:
+        if a and b and abs(np.mean(b) / np.mean(a) - 1) >= _MIN_CLOCK_DIFFERENCE:
             return f"{ran} {np.mean(b):,.0f} MHz {now} and at {np.mean(a):,.0f} MHz {before}"
     return ""
 
@@ -187,13 +191,23 @@ def _deciding_metric(sides: Mapping[str, _Sides]) -> str | None:
 def _estimate_decider(
     name: str, sides: _Sides, against: Sequence[RunData], runs: Sequence[RunData], earlier: Sequence[RunData]
 ) -> tuple[_Sides, Estimate | None, str]:
-    """Return the values and the estimate of the metric that decides, and a sentence on what runs count as."""
+    """Return the values and the estimate of the metric that decides, and a sentence on the use of the runs.
+
+    The first rule that applies counts:
+
+    1. Runs that took turns are pairs; earlier runs only give the noise.
+    2. In blocked runs with known times, earlier runs that continue into the baseline with a steady drift are
+       part of it, without the drift.
+    3. In blocked runs that drift within each side, the estimate is without the common slope.
+    4. Earlier runs like the baseline, without a drift, are part of it.
+    5. Otherwise earlier runs are left out.
+    """
     logs = sides.logs()
     if logs is None:
         return sides, None, ""
     a, b = logs
     earlier_values = [
-        (run, x) for run in earlier if (x := {**step_metrics(run), **_of_machine(run.tables)}.get(name))
+        (run, x) for run in earlier if (x := {**step_metrics(run), **_machine_metrics(run.tables)}.get(name))
     ]
     before = np.log([x for _, x in earlier_values])
     enough = len(before) >= _FEWEST_EARLIER
@@ -204,9 +218,9 @@ def _estimate_decider(
         if enough:
             notes.append(f"{len(before)} earlier runs of the baseline tell only the noise")
         estimate = paired_estimate(a[pos_a], b[pos_b], noise_of(before) if enough else None)
-        return sides, estimate, "; ".join([*notes, *_of_order(order(*submitted))])
+        return sides, estimate, "; ".join([*notes, *_order_notes(order(*submitted))])
     time_order = order(*submitted)
-    notes = _of_order(time_order)
+    notes = _order_notes(time_order)
     measured = [*(run for run, _ in earlier_values), *against, *runs]
     times = [run.submitted.timestamp() for run in measured if run.submitted]
     if time_order is Order.BLOCKED and len(times) == len(before) + len(a) + len(b):
@@ -239,8 +253,8 @@ def _estimate_decider(
     return sides, independent(a, b), "; ".join(notes)
 
 
-def _of_order(submission_order: Order) -> list[str]:
-    """Return a sentence on what a drift of the machine does to runs in this order."""
+def _order_notes(submission_order: Order) -> list[str]:
+    """Return a sentence on the effect of a drift of the machine on runs in this order."""
     if submission_order is Order.BLOCKED:
         return [
             "all runs of one side were submitted before the other's, so a drift of the machine looks like a "
@@ -253,7 +267,7 @@ def _of_order(submission_order: Order) -> list[str]:
 
 def _detectable(estimate: Estimate, name: str) -> str:
     ratio = max(estimate.detectable_ratio(), 1 + MATERIAL_PCT / 100)
-    if not ratio <= _NO_CHANGE_FOUND:
+    if not ratio <= _MAX_DETECTABLE_RATIO:
         if name not in _TIMES:
             return f"with so few and so different runs, only twice as much {name} would be noticed"
         return "with so few and so different runs, only a step more than twice as long would be noticed"
@@ -334,7 +348,7 @@ def steps_behind(run: RunData, metric: str) -> str:
 
 
 def steps_compared(run: RunData, metric: str) -> str:
-    """Return the steps behind a metric, and those behind its median if they are others."""
+    """Return the steps behind a metric, and the steps behind its median if they differ."""
     behind, steps_of_median = (steps_behind(run, name) for name in (metric, _MEDIANS.get(metric, metric)))
     return behind if steps_of_median in ("", behind) else f"{behind}; median of {steps_of_median}"
 
@@ -343,7 +357,7 @@ STEP_TABLES = ("steps_summary", "step_times", "step_kinds")
 """The analyses that the times of a step are read from."""
 
 
-def _of_machine(tables: Mapping[str, pd.DataFrame]) -> dict[str, float]:
+def _machine_metrics(tables: Mapping[str, pd.DataFrame]) -> dict[str, float]:
     """Return energy, peaks of memory, data and clocks of a run whose nodes were sampled."""
     metrics: dict[str, float] = {}
     if not len(tables["telemetry"]):
@@ -388,7 +402,7 @@ def _equally_long(runs: Sequence[RunData]) -> bool:
     """Return whether the captures of runs with kernels have about the same number of them on each rank."""
     tables = [run.tables["kernels"] for run in runs if len(run.tables["kernels"])]
     counts = [float(table.groupby("rank")["instances"].sum().mean()) for table in tables]
-    return not counts or max(counts) <= _SAME_LENGTH * min(counts)
+    return not counts or max(counts) <= _MAX_COUNT_RATIO * min(counts)
 
 
 def run_metrics(run: RunData, per_step: bool, per_launch: bool = False) -> dict[str, float]:
@@ -408,7 +422,10 @@ def run_metrics(run: RunData, per_step: bool, per_launch: bool = False) -> dict[
         for phase, values in tables["phases"].groupby("phase", sort=False)["p50_ns"]:
             result[f"phase {phase} p50_ns"] = float(values.mean())
     return (
-        result | _efficiencies(tables["pop"]) | _gpu_times(tables, per_step, per_launch) | _of_machine(tables)
+        result
+        | _efficiencies(tables["pop"])
+        | _gpu_times(tables, per_step, per_launch)
+        | _machine_metrics(tables)
     )
 
 
@@ -454,19 +471,19 @@ def has_steps(run: RunData) -> bool:
 
 
 POWER = 0.8
-"""The share of comparisons in which a detectable change is found."""
+"""Share of comparisons in which a detectable change is found (statistical power)."""
 
-_UNLIKE = 0.01
+_DIFFERENCE_LEVEL = 0.01
 """Significance level of a test that two samples have different distributions."""
 
 _FEWEST_FOR_SLOPE = 6
-"""The fewest degrees of freedom with which a slope is looked for."""
+"""Minimum number of degrees of freedom for the test of a slope."""
 
-_TREND = 0.1
+_TREND_LEVEL = 0.1
 """Significance level of a test that a series has a trend."""
 
 _LARGEST_LOG = 700.0
-"""The exponential function of more than this overflows soon."""
+"""Maximum logarithm whose exponential does not overflow."""
 
 
 @dataclass(frozen=True)
@@ -511,9 +528,9 @@ def _ratio(logarithm: float) -> float:
 def independent(a: Floats, b: Floats) -> Estimate:
     """Return the estimate of ``mean(b) - mean(a)`` from independent values, at least two a side.
 
-    With equal numbers of values the variance is pooled (Student's t), because few values say little about two
-    variances, and a difference between these does no harm. Else each side has its own (Welch's t), but that
-    of the side with fewer values is steadied by the other's.
+    With equal numbers of values the variance is pooled (Student's t): few values say little about two
+    variances, and a difference between these does no harm. Otherwise each side has its own (Welch's t), and
+    the side with fewer values is shrunk towards the other's (`_shrunken_variance`).
     """
     n, m = len(a), len(b)
     difference = float(np.mean(b) - np.mean(a))
@@ -521,7 +538,7 @@ def independent(a: Floats, b: Floats) -> Estimate:
     if n == m:
         return Estimate(difference, math.sqrt((variance_a + variance_b) / n), float(2 * n - 2))
     many, few = ((variance_a, n), (variance_b, m)) if n > m else ((variance_b, m), (variance_a, n))
-    return _unequal(difference, (many[0], 1 / many[1], many[1] - 1), few)
+    return _welch_estimate(difference, (many[0], 1 / many[1], many[1] - 1), few)
 
 
 def extrapolate_drift(
@@ -538,7 +555,7 @@ def extrapolate_drift(
     noise = float(np.sum((level - np.mean(level)) ** 2)) / (len(values) - 2)
     leverage = 1 / len(values) + float((place - np.mean(places)) ** 2 / (apart @ apart))
     few = float(np.var(other_values, ddof=1)), len(other_values)
-    estimate = _unequal(
+    estimate = _welch_estimate(
         float(np.mean(other_values) - np.mean(level)), (noise, leverage, len(values) - 2), few
     )
     # Correlated runs hold less information than independent runs.
@@ -546,7 +563,7 @@ def extrapolate_drift(
     return level, replace(estimate, error=estimate.error * wider)
 
 
-def _unequal(difference: float, many: tuple[float, float, float], few: tuple[float, int]) -> Estimate:
+def _welch_estimate(difference: float, many: tuple[float, float, float], few: tuple[float, int]) -> Estimate:
     """Return the estimate of a difference whose sides have a noise of their own (Welch's t).
 
     ``many`` has the variance of a value, the share of it that the mean has (leverage), and its degrees of
@@ -652,8 +669,8 @@ class _Line(msgspec.Struct, frozen=True):
         )
 
     def rises(self, wider: float = 1.0) -> bool:
-        """Return whether there may be a slope (Student's t), with its standard error as many times wider."""
-        return _differs(self.slope, wider * math.sqrt(self.noise / self.inside), self.freedom, _TREND)
+        """Return whether there may be a slope (Student's t), with its standard error times ``wider``."""
+        return _differs(self.slope, wider * math.sqrt(self.noise / self.inside), self.freedom, _TREND_LEVEL)
 
 
 def _differs(value: float, error: float, freedom: float, level: float) -> bool:
@@ -664,7 +681,7 @@ def _differs(value: float, error: float, freedom: float, level: float) -> bool:
 
 
 def _is_insignificant(estimate: Estimate) -> bool:
-    return not _differs(estimate.difference, estimate.error, estimate.freedom, _UNLIKE)
+    return not _differs(estimate.difference, estimate.error, estimate.freedom, _DIFFERENCE_LEVEL)
 
 
 def _variances_alike(a: Floats, b: Floats) -> bool:
@@ -674,7 +691,7 @@ def _variances_alike(a: Floats, b: Floats) -> bool:
     if not variance_a or not variance_b:
         return variance_a == variance_b
     below = float(fdtr(len(a) - 1, len(b) - 1, variance_a / variance_b))
-    return 2 * min(below, 1 - below) >= _UNLIKE
+    return 2 * min(below, 1 - below) >= _DIFFERENCE_LEVEL
 
 
 class Order(Enum):

@@ -37,7 +37,7 @@ _NOTHING = LaunchSum(0.0, 0.0)
 
 
 class Effects(msgspec.Struct, frozen=True):
-    """The difference between two sides in whole nanoseconds, and what it consists of.
+    """The difference between two sides in whole nanoseconds, and its parts.
 
     ``by_count``, ``by_shape`` and ``by_duration`` add up to ``b - a``.
     """
@@ -59,10 +59,10 @@ def effects(a: Shapes, b: Shapes) -> Effects:
 
     The count comes first, then the shape, then the duration; that order is part of the definition:
 
-    - count: the change of the count times the mean duration before. All of a kind that is new or gone.
-    - shape: what the new mix of shapes changes at the durations before. A shape that was not there before
-      has no such duration and counts with its own, so that it is all of this effect.
-    - duration: the rest, which is what launches of the same shape now take longer.
+    - count: the change of the count times the mean duration before; the whole time of a new or gone kind.
+    - shape: the effect of the new mix of shapes at the durations before. A new shape counts with its own
+      duration, so that all of it is this effect.
+    - duration: the rest, the longer or shorter launches of the same shape.
     """
     before, after = total(a), total(b)
     time_a, time_b = round(before.time), round(after.time)
@@ -179,7 +179,7 @@ def _have_steps(*runs: RunData) -> bool:
 
 
 def _number_of_steps(side: Sequence[RunData], per_step: bool, begun: bool = False) -> int:
-    """Return the number of whole or ``begun`` steps of all ranks of all runs; without steps, of the ranks."""
+    """Return the number of whole or ``begun`` steps of all ranks and runs; without steps, that of ranks."""
     tables = [run.tables for run in side]
     if per_step:
         counts = (begun_steps(run).sum() if begun else len(run["step_times"]) for run in tables)
@@ -279,18 +279,18 @@ def _order_by_size(rows: list[dict[str, Any]]) -> pd.DataFrame:
     return typed
 
 
-LEAST_PCT = 50.0
-"""Kernels that are less alike are not grouped; git has the same limit."""
+MIN_SIMILARITY_PCT = 50.0
+"""Minimum similarity of a renamed kernel, in percent; git has the same limit for files."""
 
-_LEAST_NAME = 0.5
+_MIN_NAME_SIMILARITY = 0.5
 """Minimum similarity of the names of two kernels without a family."""
 
 _MAX_COMPARED_KERNELS = 64
 """Maximum number of kernels of a family compared per side, longest first: all pairs are compared."""
 
 _WORD = re.compile(r"[A-Za-z]+|\d+")
-_NAME, _COUNT, _SHAPE, _DURATION = 0.4, 0.2, 0.2, 0.2
-"""The weights of what two kernels may have in common."""
+_NAME_WEIGHT, _COUNT_WEIGHT, _SHAPE_WEIGHT, _DURATION_WEIGHT = 0.4, 0.2, 0.2, 0.2
+"""Weights of the similarities of two kernels."""
 
 
 class Kernel(msgspec.Struct, frozen=True):
@@ -310,11 +310,11 @@ class Renamed(msgspec.Struct, frozen=True):
 
 
 def find_renamed(removed: Iterable[Kernel], new: Iterable[Kernel]) -> list[Renamed]:
-    """Return the pairs of a kernel that is gone and a new one that took its place, the most alike first.
+    """Return the pairs of a kernel that is gone and a new one that took its place, the most similar first.
 
-    Both have the same class and family (matrix product, reduction, …). The score is 40 % likeness of the
-    names, 20 % of the counts in a step, 20 % of the shapes (grid and block), 20 % of the durations. A kernel
-    is in one pair at most.
+    Both have the same class and family (matrix product, reduction, …). The score is the similarity of the
+    names (40 %), of the counts in a step, of the shapes (grid and block) and of the durations (20 % each). A
+    kernel is in one pair at most.
     """
     before, after = _by_family(removed), _by_family(new)
     pairs = [
@@ -322,12 +322,12 @@ def find_renamed(removed: Iterable[Kernel], new: Iterable[Kernel]) -> list[Renam
         for group, kernels in before.items()
         for candidate in kernels
         for other in after.get(group, ())
-        if group[1] != OTHER or _alike_names(candidate, other) >= _LEAST_NAME
+        if group[1] != OTHER or _alike_names(candidate, other) >= _MIN_NAME_SIMILARITY
     ]
     renamed: list[Renamed] = []
     used: set[tuple[str, tuple[str, str]]] = set()
     for score, kernel, other in sorted(pairs, key=lambda pair: (-pair[0], pair[1], pair[2])):
-        if score < LEAST_PCT or ("before", kernel) in used or ("after", other) in used:
+        if score < MIN_SIMILARITY_PCT or ("before", kernel) in used or ("after", other) in used:
             continue
         used |= {("before", kernel), ("after", other)}
         renamed.append(Renamed(kernel, other, score))
@@ -347,10 +347,10 @@ def _by_family(kernels: Iterable[Kernel]) -> dict[tuple[str, str], Sequence[Kern
 def _score(kernel: Kernel, other: Kernel) -> float:
     common = len(kernel.shapes & other.shapes) / len(kernel.shapes | other.shapes)
     score = (
-        _NAME * _alike_names(kernel, other)
-        + _COUNT * _similarity(kernel.launches.number, other.launches.number)
-        + _SHAPE * common
-        + _DURATION * _similarity(kernel.launches.mean, other.launches.mean)
+        _NAME_WEIGHT * _alike_names(kernel, other)
+        + _COUNT_WEIGHT * _similarity(kernel.launches.number, other.launches.number)
+        + _SHAPE_WEIGHT * common
+        + _DURATION_WEIGHT * _similarity(kernel.launches.mean, other.launches.mean)
     )
     return round(100 * score, 1)
 

@@ -21,7 +21,7 @@ class Difference:
     a: tuple[str, ...]
     b: tuple[str, ...]
 
-    def said(self, a: str, b: str) -> str:
+    def in_words(self, a: str, b: str) -> str:
         """Return the values in words, with the names of both sides."""
         return f"{listed(self.a, _MAX_SHOWN, ' or ')} in {a}, {listed(self.b, _MAX_SHOWN, ' or ')} in {b}"
 
@@ -59,7 +59,7 @@ def describe_differences(
         if mixed:
             sentences.append(f"the repeats in {label} differ in {', '.join(mixed)}")
     for difference in differences(a, b, expected):
-        sentences.append(f"{difference.name} differs: {difference.said(*labels)}")
+        sentences.append(f"{difference.name} differs: {difference.in_words(*labels)}")
     return sentences
 
 

@@ -1,7 +1,7 @@
 """Scaling: the step time by the number of ranks, over runs of the same program, and models of it."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import combinations
 from typing import Any
@@ -27,7 +27,7 @@ from hpcprof.workloads.catalogue import WORKLOADS
 _COMMON_FACTS = ("site", "GPU", "profiler")
 """The facts that the runs of a series have in common, beside the program."""
 _CALLS_OUTSIDE_STEPS = ("MPI_Init", "MPI_Init_thread", "MPI_Finalize")
-"""Calls that no step has."""
+"""Calls outside of all steps."""
 _MAX_NAMED_RUNS = 3
 """Maximum number of runs of unknown programs in a sentence."""
 
@@ -44,19 +44,22 @@ class _Timed(msgspec.Struct, frozen=True):
 
     def pop(self, factor: str) -> float | None:
         """Return an efficiency of the step, else of the run, as a ratio; None if it is unknown."""
-        rows = self.run.tables["pop"]
-        rows = rows[rows["scope"] == "step"] if (rows["scope"] == "step").any() else rows
-        values = rows[f"{factor}_pct"].dropna().to_numpy(float)
+        values = _step_rows(self.run.tables["pop"])[f"{factor}_pct"].dropna().to_numpy(float)
         return float(values[0]) / 100 if len(values) else None
 
     @property
     def rates(self) -> Floats | None:
         """The instructions and the cycles per ns of useful time in the steps; None without both."""
-        rows = self.run.tables["useful_counters"]
-        rows = rows[rows["scope"] == "step"] if (rows["scope"] == "step").any() else rows
+        rows = _step_rows(self.run.tables["useful_counters"])
         counts = rows[["useful_ns", "instructions", "cycles"]].to_numpy(float)
         totals = counts.sum(axis=0) if len(counts) else np.zeros(3)
         return totals[1:] / totals[0] if np.all(totals > 0) else None
+
+
+def _step_rows(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of the step or, without any, all rows."""
+    rows: pd.DataFrame = table[table["scope"] == "step"]
+    return rows if len(rows) else table
 
 
 def scaling(runs: Sequence[RunData]) -> Outcome:
@@ -82,7 +85,7 @@ def scaling(runs: Sequence[RunData]) -> Outcome:
     """
     measured = [(run, step) for run in runs if (step := _step_ns(run)) is not None and run.ranks is not None]
     timed = [entry for run, step in measured if (entry := _timed_run(run, step)) is not None]
-    rows = [row for group in _groups(timed) for row in _rows_of_program(group)]
+    rows = [row for series, timed_runs in _all_series(timed) for row in _rows(series, timed_runs)]
     notes = unknown_program_notes(runs)
     if not rows:
         reason = (
@@ -185,10 +188,18 @@ def _groups(timed: Sequence[_Timed]) -> list[list[_Timed]]:
     return [groups[key] for key in sorted(groups)]
 
 
-def _rows_of_program(group: Sequence[_Timed]) -> list[dict[str, Any]]:
-    workload = WORKLOADS.get(group[0].program)
-    series_of_group = find_series([run.setup for run in group], workload.size if workload else None)
-    return [row for series in series_of_group for row in _rows(series, [group[i] for i in series.runs])]
+def _all_series(timed: Sequence[_Timed]) -> Iterator[tuple[ScalingSeries, list[_Timed]]]:
+    """Yield the series of all programs, each with its runs."""
+    for group in _groups(timed):
+        workload = WORKLOADS.get(group[0].program)
+        for series in find_series([run.setup for run in group], workload.size if workload else None):
+            yield series, [group[i] for i in series.runs]
+
+
+def _keys(series: ScalingSeries, first: _Timed) -> dict[str, Any]:
+    """Return the columns that identify a series; ``first`` is one of its runs."""
+    parameters = " ".join(filter(None, [series.size, _text(series.others), _text(first.where)]))
+    return {"program": first.program, "kind": series.kind.value, "parameters": parameters}
 
 
 def _text(values: Mapping[str, Any]) -> str:
@@ -211,10 +222,8 @@ def _row(series: ScalingSeries, runs: Sequence[_Timed], reference: Sequence[_Tim
     work = more if series.kind is ScalingKind.WEAK else 1.0
     names = dict.fromkeys(run.workload for run in runs if run.workload is not None)
     row: dict[str, Any] = {
-        "program": first.program,
+        **_keys(series, first),
         "workload": ", ".join(names) or None,
-        "kind": series.kind.value,
-        "parameters": " ".join(filter(None, [series.size, _text(series.others), _text(first.where)])),
         "ranks": first.setup.ranks,
         "nodes": first.setup.nodes,
         "runs": len(runs),
@@ -243,17 +252,15 @@ def scaling_models(runs: Sequence[RunData]) -> Outcome:
     timed = [
         entry for run in runs if (step := _step_ns(run)) is not None and (entry := _timed_run(run, step))
     ]
-    rows, fewest = [], 0
-    for group in _groups(timed):
-        workload = WORKLOADS.get(group[0].program)
-        for series in find_series([run.setup for run in group], workload.size if workload else None):
-            by_ranks: dict[int, list[_Timed]] = {}
-            for place in series.runs:
-                by_ranks.setdefault(group[place].setup.ranks, []).append(group[place])
-            fewest = max(fewest, len(by_ranks))
-            rows += _models(series, by_ranks)
+    rows, sizes = [], 0
+    for series, timed_runs in _all_series(timed):
+        by_ranks: dict[int, list[_Timed]] = {}
+        for run in timed_runs:
+            by_ranks.setdefault(run.setup.ranks, []).append(run)
+        sizes = max(sizes, len(by_ranks))
+        rows += _models(series, by_ranks)
     if not rows:
-        return no_rows(f"a model needs runs at {FEWEST_SIZES} or more rank counts; found {fewest}")
+        return no_rows(f"a model needs runs at {FEWEST_SIZES} or more rank counts; found {sizes}")
     table = pd.DataFrame(rows, dtype=object)
     few = table["sizes"].min() < SIZES_FOR_TWO_TERMS
     return Outcome(
@@ -274,11 +281,8 @@ def _models(series: ScalingSeries, by_ranks: Mapping[int, Sequence[_Timed]]) -> 
         if all(parts_of_run.get(name, 0) > 0 for parts_of_run in parts_by_ranks)
     ]
     parts = [[parts_of_run[name] for parts_of_run in parts_by_ranks] for name in names]
-    first = by_ranks[ranks[0]][0]
     common = {
-        "program": first.program,
-        "kind": series.kind.value,
-        "parameters": " ".join(filter(None, [series.size, _text(series.others), _text(first.where)])),
+        **_keys(series, by_ranks[ranks[0]][0]),
         "sizes": len(ranks),
         "largest_ranks": ranks[-1],
     }
@@ -327,29 +331,16 @@ def _parts_of_run(run: _Timed) -> dict[str, float]:
 
 
 FEWEST_SIZES = 4
-"""With fewer numbers of ranks there is no model."""
+"""Minimum number of rank counts for a model."""
 
 SIZES_FOR_TWO_TERMS = 6
-"""Minimum numbers of ranks for a model of two terms, which can have a minimum: the end of scaling."""
+"""Minimum number of rank counts for two terms, whose sum can have a minimum: the end of scaling."""
 
 _POWERS = (
-    -1.0,
-    -2 / 3,
-    -1 / 2,
-    -1 / 3,
-    0.0,
-    1 / 4,
-    1 / 3,
-    1 / 2,
-    2 / 3,
-    3 / 4,
-    1.0,
-    4 / 3,
-    3 / 2,
-    2.0,
-    5 / 2,
-    3.0,
+    *(-1.0, -2 / 3, -1 / 2, -1 / 3, 0.0, 1 / 4, 1 / 3, 1 / 2),
+    *(2 / 3, 3 / 4, 1.0, 4 / 3, 3 / 2, 2.0, 5 / 2, 3.0),
 )
+"""Possible exponents of the number of ranks in a term."""
 _LOGS = (0, 1, 2)
 _EXPONENTS = tuple((i, j) for i in _POWERS for j in _LOGS if (i, j) != (0.0, 0) and not (i < 0 and j))
 _USUAL_TERMS = {*((i, 0) for i in (-1.0, -1 / 2, 1 / 2, 1.0, 2.0)), (0.0, 1), (1.0, 1)}
@@ -362,12 +353,12 @@ _HANDICAP = tuple(1.0 if term in _USUAL_TERMS else 1.4 if term in _SURFACES else
 Within the noise of measured times many terms predict alike, but they part beyond the largest size.
 """
 _PAIRS = tuple(combinations([i for i, factor in enumerate(_HANDICAP) if factor < max(_HANDICAP)], 2))
-_BETTER = 0.6
+_MAX_ERROR_RATIO = 0.6
 """Maximum ratio of the errors with and without another term for which the term is kept."""
 
-_DRAWS, _LOW_PERCENTILE, _HIGH_PERCENTILE = 100, 5, 95
+_BOOTSTRAP_DRAWS, _LOW_PERCENTILE, _HIGH_PERCENTILE = 100, 5, 95
 MOST_RANKS = 1 << 20
-"""Beyond this number of ranks nothing is extrapolated."""
+"""Maximum number of ranks to which models are extrapolated."""
 
 
 class Term(msgspec.Struct, frozen=True):
@@ -418,7 +409,7 @@ def fit(ranks: Sequence[int], times_ns: Sequence[float]) -> Model | None:
     best: tuple[float, Model] | None = None
     for chosen in sets:
         candidate = _best_model(columns, times, chosen)
-        if candidate and (best is None or candidate[0] < _BETTER * best[0]):
+        if candidate and (best is None or candidate[0] < _MAX_ERROR_RATIO * best[0]):
             best = candidate
     assert best is not None
     return best[1]
@@ -454,6 +445,10 @@ def _best_model(
 def _best_of_models(
     columns: Floats, times: Floats, chosen: Sequence[tuple[int, ...]]
 ) -> tuple[float, Model] | None:
+    """Fit each set of terms by least squares of relative errors, and return the best as `_best_model` does.
+
+    The leave-one-out residual is the residual over 1 minus the leverage (the diagonal of the hat matrix).
+    """
     places = np.array(chosen)
     # Relative errors: rows are divided by their time.
     design = np.moveaxis(columns[:, places], 1, 0) / times[None, :, None]
@@ -502,8 +497,8 @@ def dominance_thresholds(ranks: Sequence[int], parts: Sequence[Sequence[float]])
     if not any(starts):
         return [None] * len(parts)
     sizes, random = np.array(ranks, float), np.random.default_rng(0)
-    drawn = np.full((_DRAWS, len(parts)), 2 * MOST_RANKS)
-    for draw in range(_DRAWS):
+    drawn = np.full((_BOOTSTRAP_DRAWS, len(parts)), 2 * MOST_RANKS)
+    for draw in range(_BOOTSTRAP_DRAWS):
         again = [
             fit(ranks, (model.at(sizes) * np.exp(model.error * random.standard_normal(len(sizes)))).tolist())
             for model in fitted

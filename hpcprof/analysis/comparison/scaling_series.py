@@ -50,7 +50,7 @@ class ScalingSetup:
 
 
 class ScalingSeries(msgspec.Struct, frozen=True):
-    """Runs whose parameters are equal but for those that scale with the ranks."""
+    """Runs with equal parameters, except those that scale with the ranks."""
 
     kind: ScalingKind
     runs: tuple[int, ...]
@@ -83,7 +83,7 @@ class _Pattern(msgspec.Struct, frozen=True):
 
 
 def relevant_parameters(parameters: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """Return the parameters that may change how long a step takes."""
+    """Return the parameters that may change the time of a step."""
     return {name: value for name, value in parameters.items() if not _irrelevant(_plain_text(name))}
 
 

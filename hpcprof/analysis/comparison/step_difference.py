@@ -38,8 +38,8 @@ def step_difference(runs: Sequence[RunData], against: Sequence[RunData]) -> Outc
     """Divide the difference of the step between ``runs`` (side b) and ``against`` (side a) into parts.
 
     The step and its parts are those of ``step_kinds`` for all steps: its elapsed time, the mean of each part
-    over the steps and ranks, and ``uneven steps``, what is left. A side is the mean of its runs. The rows add
-    up to the row ``step``, in ``a_ns``, in ``b_ns`` and in ``difference_ns``, to the nanosecond.
+    over the steps and ranks, and ``uneven steps``, the rest. A side is the mean of its runs. The rows add up
+    to the row ``step``, in ``a_ns``, in ``b_ns`` and in ``difference_ns``, to the nanosecond.
 
     With two or more runs on both sides, ``ci_low_ns`` and ``ci_high_ns`` are a 95 % interval of the
     difference (Welch's t).
@@ -83,7 +83,7 @@ def _account(run: RunData) -> _Account | None:
 
 
 def _values(side: Sequence[_Account], name: str, names: Sequence[str]) -> list[float]:
-    """Return a part of each run; communication takes over the waiting where that is no part of its own."""
+    """Return a part of each run; communication includes the waiting if ``names`` lacks it."""
     joined = name == "exposed_comm_ns" and "wait_for_peer_ns" not in names
     return [account.parts[name] + joined * account.parts["wait_for_peer_ns"] for account in side]
 

@@ -106,7 +106,7 @@ class WaitedFor(msgspec.Struct, frozen=True):
     """A collective or message in which ranks wait.
 
     A call of MPI or CUDA that only native stacks show has the number 0 and no group.
-    ``sides`` has what each rank entered under its number, where they differ.
+    ``sides`` has the operations that ranks entered under its number, if they differ.
     """
 
     name: str
@@ -144,13 +144,13 @@ class Stall(msgspec.Struct, frozen=True):
 
 
 def user_frame(stack: tuple[CodeLine, ...] | list[CodeLine]) -> CodeLine | None:
-    """Return the innermost frame of the user's code, else the innermost of all; None without frames."""
+    """Return the innermost frame of the user's code, or of all if there is none; None without frames."""
     user_frames = (frame for frame in stack if not _LIBRARIES.search(frame.file))
     return next(user_frames, stack[0] if stack else None)
 
 
 def place(rank: int, stack: tuple[CodeLine, ...] | list[CodeLine]) -> Place | None:
-    """Return where a rank is in the user's code; None without frames."""
+    """Return the place of a rank in the user's code; None without frames."""
     frame = user_frame(stack)
     return None if frame is None else Place(rank, frame.function, frame.file, frame.line)
 
@@ -175,12 +175,13 @@ def place_name(place: Place) -> str:
     return f"{place.function} ({file}:{place.line})"
 
 
-_MAX_SHOWN_LOSSES = 8
+_MAX_SHOWN = 8
+"""Maximum number of losses, and of ranks by their numbers, in a sentence."""
 
 
 def describe(stall: Stall) -> str:
     """Return the verdict in a few sentences: the culprits, their places, and the operation others wait in."""
-    losses, more = stall.losses[:_MAX_SHOWN_LOSSES], len(stall.losses) - _MAX_SHOWN_LOSSES
+    losses, more = stall.losses[:_MAX_SHOWN], len(stall.losses) - _MAX_SHOWN
     lost = f" Not read: {'; '.join(losses)}{f'; and {more} more' if more > 0 else ''}." if losses else ""
     return (
         _verdict(stall)
@@ -200,7 +201,7 @@ def _last_calls(stall: Stall) -> str:
 
 
 def _verdict(stall: Stall) -> str:
-    who = _capital(named_ranks(stall.ranks, most=_MAX_SHOWN_LOSSES))
+    who = _capital(named_ranks(stall.ranks, most=_MAX_SHOWN))
     single = len(stall.ranks) == 1
     where, waiting, waited = _place_text(stall.where), _waiting_sentence(stall), stall.collective
     if waited is not None and len(waited.sides) > 1:
@@ -212,7 +213,7 @@ def _verdict(stall: Stall) -> str:
         all_ranks = "All ranks of the group" if waited.group else "All ranks"
         return (
             f"{all_ranks} are in {_number_text(waited)}{where}, and it does not go on on "
-            f"{named_ranks(stall.ranks, most=_MAX_SHOWN_LOSSES)}: look at the network and the GPUs."
+            f"{named_ranks(stall.ranks, most=_MAX_SHOWN)}: look at the network and the GPUs."
         )
     if stall.kind is StallKind.CYCLE and waited is not None and not waited.group:
         return f"{who} all wait in {waited.name}{where}, and none of them {counterpart_verb(waited.name)}."
@@ -220,7 +221,7 @@ def _verdict(stall: Stall) -> str:
         clause = "no rank is seen to wait for another"
         if stall.ended:
             has = "has" if len(stall.ended) == 1 else "have"
-            clause = f"{named_ranks(stall.ended, most=_MAX_SHOWN_LOSSES)} {has} ended"
+            clause = f"{named_ranks(stall.ended, most=_MAX_SHOWN)} {has} ended"
         return f"{who} do{'es' * single} not go on{where}, and {clause}."
     held = {
         StallKind.DESYNCHRONIZED: "ended and entered fewer operations than the others",
@@ -238,7 +239,7 @@ def _capital(text: str) -> str:
 def _waiting_sentence(stall: Stall) -> str:
     if not stall.waiting or stall.collective is None:
         return ""
-    who = _capital(named_ranks(stall.waiting, most=_MAX_SHOWN_LOSSES))
+    who = _capital(named_ranks(stall.waiting, most=_MAX_SHOWN))
     verb = "waits" if len(stall.waiting) == 1 else "wait"
     if stall.kind is StallKind.CYCLE:  # the collective is that of the first in the cycle
         return f"{who} {verb} for them."
@@ -253,7 +254,7 @@ def _number_text(waited: WaitedFor) -> str:
 
 def _side(side: Side) -> str:
     where = f" in {place_name(side.where)}" if side.where is not None else ""
-    return f"{named_ranks(side.ranks, most=_MAX_SHOWN_LOSSES)} {side.name}{_sizes(side.sizes)}{where}"
+    return f"{named_ranks(side.ranks, most=_MAX_SHOWN)} {side.name}{_sizes(side.sizes)}{where}"
 
 
 def _sizes(shapes: tuple[tuple[int, ...], ...]) -> str:

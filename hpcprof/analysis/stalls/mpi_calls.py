@@ -1,9 +1,11 @@
 """The collectives of MPI that a rank has ended, from its profile, and the one in which it hangs.
 
-The native stack has the name of the call that hangs. A profiler that is stopped before the program records it
-too, as if it had ended then. If the program ended first, the profile lacks this call, and often a few before
-it: its communicator is then that in which the rank made this call the last time after the same calls. As the
-run stands still, a synchronizing collective that has ended on one rank has ended on all.
+1. The native stack has the name of the call that hangs.
+2. A profiler that is stopped before the program records this call too, as if it had ended then. If the
+   program ended first, the profile lacks it, and often a few calls before it.
+3. Its communicator is then that of the earlier call of this name with the longest common sequence of calls
+   before it (`_predict_communicator`).
+4. As the run stands still, a synchronizing collective that has ended on one rank has ended on all.
 """
 
 from collections import Counter
@@ -21,10 +23,10 @@ from hpcprof.profiles.collective_operations import OF_OBJECTS, POINT_TO_POINT, W
 from hpcprof.profiles.readers.flight_recorder import Entered, FlightRecord
 from hpcprof.profiles.timeline import LATEST, Timeline
 
-_OF_NO_GROUP = POINT_TO_POINT | OF_OBJECTS
+_WITHOUT_GROUP = POINT_TO_POINT | OF_OBJECTS
 """Operations that are not known to be of all ranks of a communicator."""
 
-_STARTS = frozenset({"MPI_Init", "MPI_Init_thread"})
+_START_CALLS = frozenset({"MPI_Init", "MPI_Init_thread"})
 _MAX_SHOWN_CALLS = 3
 _MAX_COMPARED_CALLS = 64
 """Number of calls before the hanging call that are compared with the calls before earlier ones."""
@@ -64,7 +66,7 @@ def with_recorded_calls(
         call = native.call if native else ""
         function = mpi_function(call)
         operations: tuple[Entered, ...] = ()
-        if function is not None and function.operation not in _OF_NO_GROUP:
+        if function is not None and function.operation not in _WITHOUT_GROUP:
             group = profiled[rank].group_of(function.operation)
             if len(members.get(group, ())) != sizes.get(group):
                 return result
@@ -85,14 +87,14 @@ class _CallsOfRank:
         last = int(np.argmax(calls.start)) if len(calls) else -1
         hangs = len(calls) > 0 and calls.end[last] - calls.start[last] >= stall_ns
         self._stop = int(calls.end[last]) if hangs else LATEST
-        self.is_whole = not profile.origin.captured and not _STARTS.isdisjoint(
+        self.is_whole = not profile.origin.captured and not _START_CALLS.isdisjoint(
             profile.strings[np.unique(calls.name)]
         )
         self.ended: list[_Collective] = []
         self.hanging: list[_Collective] = []
         for row in np.argsort(rows.start, kind="stable").tolist():
             op = _Collective(texts[rows.operation[row]], texts[rows.communicator[row]], int(rows.ranks[row]))
-            if op.group and op.operation not in _OF_NO_GROUP:
+            if op.group and op.operation not in _WITHOUT_GROUP:
                 (self.hanging if rows.end[row] >= self._stop else self.ended).append(op)
 
     def group_of(self, operation: str) -> str:

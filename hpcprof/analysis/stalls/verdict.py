@@ -1,8 +1,11 @@
-"""Finds which ranks hold a run up, from the collectives that each rank has entered and from its process.
+"""Finds the ranks that hold a run up, from the collectives that each rank has entered and from its process.
 
-A rank that has entered a collective waits for the ranks of the group that have not, and these may wait in
-another collective. The culprits are the ends of these chains of waiting. A chain that returns to its start is
-a deadlock between groups.
+1. Ranks that entered different operations under one number of a group have lost step: the minority is to
+   blame.
+2. A rank in a collective waits for the ranks of its group that have not entered it. The edges form a wait-for
+   graph. The culprits are its sinks; a graph without a sink has a cycle, a deadlock between groups.
+3. If no rank is missing, the ranks inside the first complete collective are stuck in it.
+4. Without records of collectives, the calls in which the ranks are decide, and then their places in the code.
 """
 
 import math
@@ -41,14 +44,14 @@ _NumberedCollective = tuple[str, int]
 
 
 def judge(ranks: Mapping[int, RankEvidence]) -> Stall | None:
-    """Return which ranks hold the others up, and why; None if nothing shows that any rank waits.
+    """Return the verdict on a stalled run; None if nothing shows that any rank waits.
 
-    ``ranks`` are all of the run; one whose evidence is missing has an empty `RankEvidence`.
+    ``ranks`` are all ranks of the run; those without evidence have an empty `RankEvidence`.
     """
     operations = _Operations(ranks)
     verdict = operations.mismatch() or _stall_by_waiting(ranks, operations)
     if not operations.unfinished and not operations.messages:
-        verdict = _by_calls(ranks) or verdict or _by_places(ranks)
+        verdict = _stall_by_calls(ranks) or verdict or _stall_by_places(ranks)
     if verdict is None:
         return None
     steps = [facts.last_step for facts in ranks.values() if facts.last_step is not None]
@@ -93,9 +96,9 @@ class _Operations:
         self._stuck = self._find_stuck()
 
     def _find_stuck(self) -> dict[tuple[str, int], int]:
-        """Return the collective in which a rank is stuck, by group and rank: it has ended on another rank.
+        """Return the collective in which each stuck rank is, by group and rank: it has ended on other ranks.
 
-        Its GPU hangs or is lost, and begins nothing that the rank has entered after it in the group.
+        The GPU of a stuck rank hangs or is lost, and begins no later collective of the group.
         """
         first: dict[tuple[str, int], Entered] = {}
         for (group, _), inside in sorted(self.unfinished.items()):
@@ -114,14 +117,14 @@ class _Operations:
         }
 
     def _partner(self, operation: Entered) -> int | None:
-        """Return the rank at the other end of a message, which its name has as a place in the group."""
+        """Return the rank at the other end of a message, from its position in the group in the name."""
         match = _MESSAGE.search(operation.profiling_name)
         members = self.members.get(operation.group, ())
         position = int(match["other"]) if match else len(members)
         return members[position] if position < len(members) else None
 
     def unread(self, rank: int) -> bool:
-        """Return whether a running rank may have entered more than what could be read of its dump."""
+        """Return whether a running rank may have entered more than the readable part of its dump shows."""
         rank_state = self._ranks.get(rank)
         if rank_state is None or rank_state.state is not ProcessState.RUNNING or not rank_state.loss:
             return False
@@ -147,7 +150,7 @@ class _Operations:
         return any(self.unread(rank) and rank not in entered for rank in self.members.get(number[0], ()))
 
     def mismatch(self) -> Stall | None:
-        """Return the verdict where ranks entered different operations under one number."""
+        """Return the verdict if ranks entered different operations under one number; otherwise None."""
         wrong = []
         for number, entered in self._entered.items():
             if number in self.unfinished and len(sides := _sides(entered)) > 1:
@@ -238,7 +241,7 @@ def _first_time(operations: Iterable[Entered]) -> int:
 
 
 def _members(records: Mapping[int, FlightRecord]) -> dict[str, tuple[int, ...]]:
-    """Return the ranks of each group: as most dumps have recorded them, else those that used it."""
+    """Return the ranks of each group: those in most dumps or, if none has them, those that used it."""
     recorded: dict[str, Counter[tuple[int, ...]]] = defaultdict(Counter)
     used: dict[str, set[int]] = defaultdict(set)
     for rank, record in records.items():
@@ -251,7 +254,7 @@ def _members(records: Mapping[int, FlightRecord]) -> dict[str, tuple[int, ...]]:
 
 
 def _sides(entered: Mapping[int, Entered]) -> list[Side]:
-    """Return what ranks entered under one number, by operation and size; one side if they agree."""
+    """Return the operations that ranks entered under one number, by name and size; one side if they agree."""
     ranks_by_operation: dict[object, list[int]] = defaultdict(list)
     for rank, operation in sorted(entered.items()):
         uneven = _UNEVEN.search(operation.name)
@@ -285,7 +288,7 @@ def _stall_by_waiting(ranks: Mapping[int, RankEvidence], operations: _Operations
         return _without_absent(ranks, operations)
     culprits = awaited - waits.keys()
     if not culprits:
-        cycle = _cycle(waits)
+        cycle = _shortest_of_cycles(waits)
         waited = next(iter(waits[cycle[0]].values()))
         where = _places(cycle, ranks, waits_in=operations)
         return Stall(StallKind.CYCLE, tuple(cycle), operations.held(cycle), waited, where)
@@ -328,7 +331,7 @@ def _find_most_awaited(waits: Mapping[int, Mapping[int, WaitedFor]], culprits: S
 
 
 def _without_absent(ranks: Mapping[int, RankEvidence], operations: _Operations) -> Stall | None:
-    """Return the verdict where no rank is missing in an operation: all are inside, or some are not there."""
+    """Return the verdict if no rank is missing in an operation: all are inside it, or some are gone."""
     lost = {rank for rank, facts in ranks.items() if facts.state in (*_LOST_STATES, ProcessState.STOPPED)}
     inside = operations.inside()
     if lost:
@@ -347,12 +350,12 @@ def _without_absent(ranks: Mapping[int, RankEvidence], operations: _Operations) 
     )
 
 
-def _by_calls(ranks: Mapping[int, RankEvidence]) -> Stall | None:
-    """Return the verdict from the library calls that the ranks are in; None if no rank is in one.
+def _stall_by_calls(ranks: Mapping[int, RankEvidence]) -> Stall | None:
+    """Return the verdict from the library calls of the ranks; None if no rank is in one.
 
     Native stacks show calls of MPI, NCCL and CUDA; Python stacks show the calls of PyTorch in which ranks
-    meet before the first collective. Nothing tells the communicators, so ranks in another call than most are
-    to blame.
+    meet before the first collective. The communicators are unknown, so the ranks outside the most frequent
+    call are to blame.
     """
     running = {rank: facts for rank, facts in ranks.items() if facts.state is ProcessState.RUNNING}
     calls = {rank: call for rank, facts in running.items() if (call := _call(facts))}
@@ -379,11 +382,11 @@ def _call(facts: RankEvidence) -> str:
     return (facts.native.call if facts.native else "") or meeting_call(facts.stack)
 
 
-def _by_places(ranks: Mapping[int, RankEvidence]) -> Stall | None:
-    """Return the verdict from where ranks are in the user's code, if no rank is known to wait.
+def _stall_by_places(ranks: Mapping[int, RankEvidence]) -> Stall | None:
+    """Return the verdict from the places of the ranks in the user's code, if no rank is known to wait.
 
-    Where most are in one place, those elsewhere count as those to blame. If all are in one place, none waits
-    for another. If no place is known, and some have ended, the others are those to blame.
+    If most are in one place, the others are to blame. If all are in one place, none waits for another. If no
+    place is known, and some ranks have ended, the others are to blame.
     """
     places = {rank: places_of_rank[0] for rank in ranks if (places_of_rank := _places([rank], ranks))}
     ranks_by_place = _ranks_by_name({rank: place_name(frame) for rank, frame in places.items()})
@@ -439,7 +442,7 @@ def _stall_of_minority(
 def _places(
     culprits: Iterable[int], ranks: Mapping[int, RankEvidence], waits_in: _Operations | None = None
 ) -> tuple[Place, ...]:
-    """Return where ranks are by their stacks or, in an operation, by where they entered it."""
+    """Return the places of ranks by their stacks or, in an operation, by the frames that entered it."""
     entered: dict[int, Entered] = {}
     if waits_in is not None:
         for inside in waits_in.unfinished.values():
@@ -455,17 +458,15 @@ def _places(
     return tuple(where for where in places if where is not None)
 
 
-def _cycle(waits: Mapping[int, Mapping[int, WaitedFor]]) -> list[int]:
-    best: list[int] = []
-    for start in sorted(waits):
-        path = _way_back(waits, start)
-        if path and (not best or len(path) < len(best)):
-            best = path
-    return sorted(best)
+def _shortest_of_cycles(waits: Mapping[int, Mapping[int, WaitedFor]]) -> list[int]:
+    """Return the ranks on a shortest cycle of waits, sorted; empty if there is none."""
+    cycles = [cycle for start in sorted(waits) if (cycle := _shortest_cycle(waits, start))]
+    shortest: list[int] = min(cycles, key=len, default=[])
+    return sorted(shortest)
 
 
-def _way_back(waits: Mapping[int, Mapping[int, WaitedFor]], start: int) -> list[int]:
-    """Return the ranks on a shortest way from a rank back to it; empty if there is none."""
+def _shortest_cycle(waits: Mapping[int, Mapping[int, WaitedFor]], start: int) -> list[int]:
+    """Return the ranks on a shortest cycle through a rank, by breadth-first search; empty without one."""
     before = dict.fromkeys(waits[start], start)
     level = list(waits[start])
     while level:

@@ -1,4 +1,4 @@
-"""Losses that only a whole timeline shows: launch calls, and the rest of a step that was cut."""
+"""Losses that only a whole timeline shows: missing launch calls and operations, and cut steps."""
 
 import re
 
@@ -30,13 +30,13 @@ _LEFT_OUT_KINDS = (LossKind.ROW, LossKind.EARLY, LossKind.OVERRUN)
 
 
 def capture_losses(timeline: Timeline) -> list[Loss]:
-    """Return what is missing in a timeline, beside what its reader left out."""
+    """Return the losses of a timeline, beside those that its reader counted."""
     parts = (_launch_losses, _execution_losses, _copy_losses, _program_losses, _cut_steps, _earlier_work)
     return [loss for part in parts for loss in part(timeline)]
 
 
 def _launch_losses(timeline: Timeline) -> list[Loss]:
-    """Count the operations without a recorded launch call, those launched before the capture by themselves.
+    """Count the operations without a recorded launch call, separately those launched before the capture.
 
     The driver moves pages of unified memory by itself, without a call.
     """
@@ -52,8 +52,8 @@ def _launch_losses(timeline: Timeline) -> list[Loss]:
     earlier = _launched_before(timeline)
     ends = np.cumsum([len(timeline.kernels), len(timeline.memops)])
     return [
-        Loss(each, subject, int(part.sum()), len(part))
-        for each, rows in ((kind, lost & ~earlier), (LossKind.QUEUED, lost & earlier))
+        Loss(loss_kind, subject, int(part.sum()), len(part))
+        for loss_kind, rows in ((kind, lost & ~earlier), (LossKind.QUEUED, lost & earlier))
         for subject, part in zip(
             (Subject.KERNEL, Subject.MEMORY, Subject.GRAPH), np.split(rows, ends), strict=True
         )
@@ -78,7 +78,7 @@ def _launched_before(timeline: Timeline) -> Mask:
 
 
 def _execution_losses(timeline: Timeline) -> list[Loss]:
-    """Count the launch calls whose operations are not in the profile, but those left out or failed."""
+    """Count the launch calls whose operations are missing, without those that were left out or failed."""
     left_out = sum(
         loss.count
         for loss in timeline.origin.losses
@@ -104,7 +104,7 @@ def _copy_losses(timeline: Timeline) -> list[Loss]:
 
 
 def _program_losses(timeline: Timeline) -> list[Loss]:
-    """Count the executions of XLA's programs that launch nothing, beside others: GPUs may be missing."""
+    """Count the executions of XLA's programs that launch nothing, if others do: GPUs may be missing."""
     rows = np.flatnonzero(
         named(timeline, timeline.ranges.name, _PROGRAM.match) & (timeline.ranges.closed == 1)
     )
@@ -113,7 +113,7 @@ def _program_losses(timeline: Timeline) -> list[Loss]:
 
 
 def _cut_steps(timeline: Timeline) -> list[Loss]:
-    """Say whether the capture began or ended inside a step.
+    """Return the losses of a capture that began or ended inside a step.
 
     It did if a step is still open or left out as empty, or if the thread of the steps has the last phases of
     a step before the first one, or the first phases of a step after the last one.

@@ -8,14 +8,14 @@ from hpcprof.profiles.columns.unique import numbered_rows
 from hpcprof.profiles.timeline import Timeline
 
 _LATE_NS = 5_000_000
-"""Minimum time in which nothing runs, though an operation was launched and the call has returned."""
+"""Minimum time without any operation after the return of a launch call, in ns."""
 _MAX_OTHER_SHARE = 0.01
-"""Maximum share of the operations that run on other streams meanwhile."""
+"""Maximum share of the operations that may run on other streams meanwhile."""
 
 
 @computed_once
 def earlier_work(timeline: Timeline) -> tuple[int, int]:
-    """Return from when until when a GPU does work that the capture does not hold; both are 0 if it does none.
+    """Return the begin and the end of work on the GPU that the capture lacks; both are 0 without any.
 
     It shows in the first operation of a stream: launched in time, it starts late although nothing runs.
     """

@@ -82,9 +82,9 @@ def _layer_arguments(calls: ApiCalls, call: Ints, first: Ints, last: Ints, share
 
 
 def _layers(*columns: Ints) -> Iterator[Layer]:
-    """Split launches that are sorted by start, then end, into layers.
+    """Split launches, sorted by start and end, into layers.
 
-    Calls that follow each other are one layer; calls inside other calls make another layer.
+    Calls that follow each other are one layer; calls inside other calls are the next layer.
     """
     while not ascends(columns[1]):
         outermost = columns[1] == np.maximum.accumulate(columns[1])
@@ -131,7 +131,7 @@ def ranges_on_gpu(timeline: Timeline) -> Ranges:
 
 
 def _count_before(chosen: Mask) -> Ints:
-    """Return how many are chosen before each position, and in all; usually none are chosen."""
+    """Return the number of chosen rows before each position, and in all; usually there are none."""
     if not chosen.any():
         return np.broadcast_to(np.int64(0), (len(chosen) + 1,))
     return np.concatenate(([0], np.cumsum(chosen)))

@@ -1,19 +1,19 @@
 """Steps of programs that mark none: the period of what the host launches on the GPU.
 
-1. A launch is a call with what it launched: a kernel by its name, a copy by its kind and size, a whole CUDA
-   graph by its first node. The launches of the process that launches most are one sequence. Without work on
-   a GPU, the outermost operators of the thread with most of them are.
-2. A kind of launch may mark the step if it occurs often enough and covers enough of the capture, and if what
-   lies between two of its launches is usually alike: the same kinds about as often, whatever the tiles of
-   matrix products. Other work between periods, warm-up and phases are allowed.
+1. A launch is a call with its work: a kernel by its name, a copy by its kind and size, a whole CUDA graph by
+   its first node. The launches of the process with most of them are one sequence. Without work on a GPU, the
+   sequence consists of the outermost operators of the thread with most of them.
+2. A kind of launch may mark the step if it occurs often enough, covers enough of the capture, and the periods
+   between its launches are usually alike: the same kinds about as often, whatever the tiles of matrix
+   products. Other work between periods, warm-up and phases are allowed.
 3. A kind that occurs several times in a step may mark it with every n-th launch. The number of launches up to
    the next one of the kind then has its rarest value after every n-th, as at the end of a token's layers.
-4. The outermost period wins: the kind that marks least. Among kinds that mark equally often, the one after
-   the longest pause of the host marks the boundary. Layers of a decoder are no steps: kinds with fewer marks,
-   with equally many layers between them, mark its tokens.
-5. Periods that launch the same are told apart by their times on the GPU: if every n-th one takes longer, n of
-   them are the step, as where a solver does some work on the host after n sweeps. A wait of the host after
-   every n-th one ends no step: programs log, and read clocks, after some steps.
+4. The outermost period wins: the kind with the fewest marks. Among kinds with equally many, the one after the
+   longest pause of the host marks the boundary. Layers of a decoder are no steps: kinds with fewer marks, and
+   equal numbers of layers between them, mark its tokens.
+5. Periods with equal launches differ by their times on the GPU: if every n-th one takes longer, n of them are
+   the step, as in a solver with work on the host after n sweeps. A wait of the host after every n-th one ends
+   no step: programs log, and read clocks, after some steps.
 """
 
 import re
@@ -24,7 +24,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcprof.analysis.steps.mpi_steps import unnamed_ranges
+from hpcprof.analysis.steps.mpi_steps import MIN_INSTANCES, unnamed_ranges
 from hpcprof.analysis.steps.streams import NO_CALL, launch_calls
 from hpcprof.common.memoize import computed_once
 from hpcprof.common.patterns import matches
@@ -34,7 +34,7 @@ from hpcprof.profiles.timeline import NO_NAME, Ints, Ranges, Table, Timeline
 from hpcprof.profiles.waiting_calls import launches_graph
 
 KERNEL, COPY, GRAPH, OPERATOR = PREFIXES = ("kernel:", "copy:", "graph:", "operator:")
-"""The names of steps begin with one of them that launches mark; the rest names the launch."""
+"""Prefixes of the names of steps that launches mark; the launch follows."""
 
 _TILE = re.compile(r"\d+x\d+")
 """The sizes of tiles in the names of matrix products: ``nvjet_sm90_tst_192x208_64x4``."""
@@ -42,12 +42,12 @@ _TILE = re.compile(r"\d+x\d+")
 _EVERY_NTH_NAME = re.compile(r"(?P<launch>.+)/(?P<every>[1-9]\d*)", re.DOTALL)
 """A name of every n-th launch."""
 
-_MAX_EVERY, _MIN_EXPLAINED_SHARE, _UNLIKE = 64, 0.8, 1.2
-"""Maximum periods in a step; minimum share of the variance of times that the place in a step explains; and
-minimum ratio of the mean times of two places."""
+_MAX_PERIODS = 64
+"""Maximum number of periods in a step."""
 
-MIN_INSTANCES = 5
-"""Minimum number of periods."""
+_MIN_EXPLAINED_SHARE, _MIN_TIME_RATIO = 0.8, 1.2
+"""For periods of one step: minimum share of the variance of times that the place in the step explains, and
+minimum ratio of the mean times of two places."""
 
 _MIN_COVERED_SHARE = 0.5
 """Minimum share of the capture, or of the time of kernels and graphs, in the periods.
@@ -65,38 +65,40 @@ _MAX_SIZES = 32
 _MAX_KINDS, _MAX_MARKS = 64, 48
 """Maximum number of kinds of launches that are counted in a period, and of those that may mark it."""
 
-_MAX_PERIOD_DIFFERENCE, _MIN_SIMILAR_SHARE, _USUAL_TIME = 0.25, 0.7, 0.5
-"""Maximum share of launches by which alike periods differ from the median period, and minimum shares of alike
-periods, and of their time, for a step."""
+_MAX_PERIOD_DIFFERENCE = 0.25
+"""Maximum share of launches by which alike periods differ from the median period."""
+
+_MIN_SIMILAR_SHARE, _MIN_SIMILAR_TIME = 0.7, 0.5
+"""Minimum shares of alike periods, and of their time, for a step."""
 
 _FEWEST_SIZES, _MAX_SIZES_SHARE = 3, 2 / 3
 """Minimum number of sizes of a kernel, or of an operator's inputs, for layers, and their maximum share of
 the launches."""
 
-_OF_LAYERS = re.compile(r"norm|attn|attention|fmha|softmax|soft_max", re.IGNORECASE)
-_OF_TRAINING = re.compile(r"bwd|backward|grad|adam|sgd|optim|loss", re.IGNORECASE)
+_LAYER_NAMES = re.compile(r"norm|attn|attention|fmha|softmax|soft_max", re.IGNORECASE)
+_TRAINING_NAMES = re.compile(r"bwd|backward|grad|adam|sgd|optim|loss", re.IGNORECASE)
 """Parts of names of kernels in layers of transformers, and of kernels that only training has."""
 
 _FEWEST_LAYERS = 4
 """Minimum number of layers of a decoder."""
 
-_LONGER = 4.0
-"""Maximum length of the first and the last period over the median: programs load and compile at first."""
+_MAX_END_RATIO = 4.0
+"""Maximum ratio of the first and the last period to the median: programs load and compile at first."""
 
-_SAME_COUNT = 1.1
-"""Kinds occur equally often up to this ratio."""
+_MAX_COUNT_RATIO = 1.1
+"""Maximum ratio of the counts of kinds that occur equally often."""
 
 
 @dataclass(frozen=True)
 class _Launched(Table):
-    """The calls of a process that launched work, by their start; ``kind`` numbers what they launched."""
+    """The calls of a process that launched work, by their start; ``kind`` is the number of their work."""
 
     start: Ints
     end: Ints
     thread: Ints
     kind: Ints
     family: Ints
-    """The kind without the tile of a product: libraries choose another one where sizes grow."""
+    """The kind without the tile of a product, which libraries change with the sizes."""
     front: Ints
     """Start of the first operation."""
     work: Ints
@@ -221,7 +223,7 @@ def _tokens(sequence: _Sequence, layer: LaunchStep) -> tuple[LaunchStep, ...]:
         return ()
     layers = np.flatnonzero(launched.kind == sequence.names.index(name))
     inside = {sequence.names[kind] for kind in launched.kind[layers[0] : layers[1]].tolist()}
-    if any(map(_OF_TRAINING.search, inside)) or not any(map(_OF_LAYERS.search, inside)):
+    if any(map(_TRAINING_NAMES.search, inside)) or not any(map(_LAYER_NAMES.search, inside)):
         return ()
     for (kind,), marks in rows_by_key(launched.kind):
         if 2 <= len(marks) <= MIN_INSTANCES and _bound_equal_groups(
@@ -252,7 +254,7 @@ def _steps_of_marks(
     candidates: list[tuple[int, float, LaunchStep]] = []
     for every, all_marks in sorted(marks_of_kinds, key=lambda kind: len(kind[1])):
         count = len(all_marks)
-        if len(candidates) >= _MAX_MARKS or (candidates and count > _SAME_COUNT * candidates[0][0]):
+        if len(candidates) >= _MAX_MARKS or (candidates and count > _MAX_COUNT_RATIO * candidates[0][0]):
             break
         marks = _regular_marks(launched, all_marks)
         if len(marks) <= MIN_INSTANCES:
@@ -271,7 +273,7 @@ def _steps_of_marks(
 
 
 def _outer_periods(counts: Ints) -> tuple[int, Ints]:
-    """Return how many periods the next outer one has, and the first of each of these; 1 and none without.
+    """Return the number of periods in an outer one, and the first period of each; 1 and none without any.
 
     ``counts`` has one count for each period. The last period of an outer one has a count of its own.
     """
@@ -289,7 +291,7 @@ def _outer_periods(counts: Ints) -> tuple[int, Ints]:
 
 
 def _are_layers(sizes: Ints) -> bool:
-    """Return whether sizes are as in layers of a network: they repeat, and those of its end are others."""
+    """Return whether sizes are as in layers of a network: they repeat, and its begin and end differ."""
     different, third = len(distinct(sizes)), len(sizes) // 3
     changes = 1 + np.count_nonzero(np.diff(sizes))
     follow = changes == different or not np.isin(sizes[:third], sizes[-third:]).any()
@@ -297,42 +299,43 @@ def _are_layers(sizes: Ints) -> bool:
 
 
 def _mostly_layers(launched: _Launched, marks_of_kinds: Sequence[tuple[int, Ints]], count: int) -> bool:
-    """Return whether kinds with as many marks take most of their time with sizes as in layers."""
-    kinds = [marks for _, marks in marks_of_kinds if count <= len(marks) <= _SAME_COUNT * count]
+    """Return whether kinds with ``count`` marks spend most of their time in sizes as in layers."""
+    kinds = [marks for _, marks in marks_of_kinds if count <= len(marks) <= _MAX_COUNT_RATIO * count]
     work = [int(launched.work[marks].sum()) for marks in kinds]
     layers = [_are_layers(launched.blocks[marks]) for marks in kinds]
     return 2 * sum(time for time, layered in zip(work, layers, strict=True) if layered) >= sum(work)
 
 
 def _regular_marks(launched: _Launched, marks: Ints) -> Ints:
-    """Return the marks between alike periods, without odd periods at both ends; none if few are alike."""
+    """Return the marks of alike periods, without unusual ones at both ends; none if few are alike."""
     is_similar, length = _similar_periods(launched.family, marks), np.diff(launched.start[marks])
     if not is_similar.any():
         return marks[:0]
-    usual = np.flatnonzero(is_similar & (length <= _LONGER * np.median(length[is_similar])))
+    usual = np.flatnonzero(is_similar & (length <= _MAX_END_RATIO * np.median(length[is_similar])))
     inside = slice(int(usual[0]), int(usual[-1]) + 1)
     is_similar, length = is_similar[inside], length[inside]
     regular = (
-        is_similar.mean() >= _MIN_SIMILAR_SHARE and length[is_similar].sum() >= _USUAL_TIME * length.sum()
+        is_similar.mean() >= _MIN_SIMILAR_SHARE
+        and length[is_similar].sum() >= _MIN_SIMILAR_TIME * length.sum()
     )
     return marks[inside.start : inside.stop + 1] if regular else marks[:0]
 
 
 def _periods_per_step(length: Ints) -> int:
-    """Return how many periods a step has: after as many their lengths repeat."""
+    """Return the number of periods in a step, after which their lengths repeat."""
     limits = np.quantile(length, [0.02, 0.98])
     times = np.clip(length, *limits).astype(float)
-    for periods in range(2, min(_MAX_EVERY, len(times) // MIN_INSTANCES) + 1):
+    for periods in range(2, min(_MAX_PERIODS, len(times) // MIN_INSTANCES) + 1):
         by_step = times[: len(times) // periods * periods].reshape(-1, periods)
         places = by_step.mean(axis=0)
         explained = float(places.var()) / max(float(by_step.var()), 1.0)
-        if explained >= _MIN_EXPLAINED_SHARE and places.max() >= _UNLIKE * places.min():
+        if explained >= _MIN_EXPLAINED_SHARE and places.max() >= _MIN_TIME_RATIO * places.min():
             return periods
     return 1
 
 
 def _similar_periods(kind: Ints, marks: Ints) -> NDArray[np.bool_]:
-    """Return which periods launch the kinds about as often as the median period; shape (marks - 1,)."""
+    """Return a mask of the periods that launch the kinds about as often as the median one; (marks - 1,)."""
     # The rarest kinds count together.
     rank = np.argsort(np.argsort(-np.bincount(kind), kind="stable"))
     counted = np.minimum(rank, _MAX_KINDS)[kind[marks[0] : marks[-1]]]
@@ -374,13 +377,13 @@ def launch_steps(timeline: Timeline, name: str) -> tuple[Ranges, Ints]:
 
 
 def _longest_place(length: Ints, periods: int) -> int:
-    """Return the place after the longest of ``periods`` periods, where a step begins."""
+    """Return the position after the longest of ``periods`` periods, where a step begins."""
     whole = length[: len(length) // periods * periods].reshape(-1, periods)
     return int(np.median(whole, axis=0).argmax() + 1) % periods if len(whole) else 0
 
 
 def _kinds_of_name(name: str, kinds: Sequence[str]) -> list[int]:
-    """Return the kinds of launches that a step's name means: it is their name, or an expression for it."""
+    """Return the kinds of launches of a step's name, which is their name or an expression for it."""
     prefix = next(prefix for prefix in PREFIXES if name.startswith(prefix))
     candidates = [number for number, kind in enumerate(kinds) if kind.startswith(prefix)]
     try:

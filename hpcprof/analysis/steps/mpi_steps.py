@@ -19,48 +19,58 @@ from hpcprof.profiles.columns.unique import distinct, numbered_rows, rows_by_key
 from hpcprof.profiles.timeline import NO_BYTES, NO_NAME, Ints, Mask, MpiCalls, Ranges, Table, Timeline
 
 PREFIX = "mpi:"
-"""The names of steps begin with it that calls of MPI mark."""
+"""Prefix of the names of steps that calls of MPI mark."""
 
 OWN_SEQUENCE = f"{PREFIX}sequence"
-"""The step that is the sequence which each rank repeats for itself."""
+"""The name of steps that each rank finds in its own sequence of calls."""
 
 _NAME = re.compile(rf"{PREFIX}(?P<call>\w+)(?::(?P<bytes>\d+))?(?:/(?P<every>[1-9]\d*))?")
 
-_FEWEST = 5
-"""So often a sequence repeats at least."""
+MIN_INSTANCES = 5
+"""Minimum number of steps of a program that marks none."""
 
 _MAX_KINDS, _MAX_PERIOD = 32, 64
-"""The most kinds of calls, tags or sizes that are told apart, and the longest period in calls of one kind."""
+"""Maximum number of kinds of calls, tags or sizes that count, and maximum period in calls of one kind."""
 
-_MIN_SIMILAR_SHARE, _USUAL_TIME, _REPEATS = 0.7, 0.5, 0.9
-"""The share of the intervals, and of their time, that are alike, or of those that a period repeats."""
+_MIN_SIMILAR_SHARE, _MIN_SIMILAR_TIME = 0.7, 0.5
+"""Minimum shares of equal intervals, and of their time, for a period of one call."""
 
-_MIN_EXPLAINED_SHARE, _ALTERNATION_PERIODS, _UNLIKE = 0.9, (2, 3, 4), 1.5
-"""For equal calls that alternate: minimum share of the times' variance that their place in a period explains,
-lengths of the period, minimum ratio of two of the times."""
+_MIN_REPEATED_SHARE = 0.9
+"""Minimum share of intervals that repeat after a longer period."""
+
+_ALTERNATION_PERIODS = (2, 3, 4)
+"""Possible periods of equal calls whose times alternate."""
+
+_MIN_EXPLAINED_SHARE, _MIN_TIME_RATIO = 0.9, 1.5
+"""For alternating times: minimum share of their variance that the place in the period explains, and minimum
+ratio of the mean times of two places."""
 
 _MAX_NAMED_CALLS = 8
 """Maximum number of different calls of a step in a sentence."""
 
-_SAME_LENGTH, _LONGER = 1.1, 4.0
-"""Periods are equally long up to the first factor. Intervals at the ends are steps up to the second."""
+_MAX_EQUAL_RATIO = 1.1
+"""Maximum ratio of the lengths of equally long periods."""
+
+_MAX_END_RATIO = 4.0
+"""Maximum ratio of an interval at the ends to the median for a step."""
 
 _MAX_LEAD_RATIO, _MIN_MAJORITY = 1.25, 0.9
-"""For the time before the first call of a kind to be a step: maximum ratio to most others, and their share.
-Programs prepare their loops in it, and profilers do some work. After a barrier the loop has begun."""
+"""For a step before the first call of a kind: maximum ratio to most other intervals, and the share of these.
+
+Programs prepare their loops there, and profilers do some work. After a barrier, the loop has begun."""
 
 _SAME_SIZE = frozenset({"AllReduce", "AllGather", "AlltoAll", "Broadcast", "Reduce"})
-"""All ranks call these with one size."""
+"""Operations that all ranks call with one size."""
 
 
 @dataclass(frozen=True)
 class _Begun(Table):
     """The messages and collectives of a rank's main thread by the calls that begin them, in their order.
 
-    ``name`` and ``op`` are texts, ``size`` is in bytes, `NO_BYTES` if it may differ between ranks. ``own`` is
-    a number for each kind of message or collective, ``unsized`` one without regard to sizes. ``shared`` says
-    whether all ranks join the call, ``barrier`` whether it is a barrier, and ``place`` its place among all
-    calls of the thread.
+    ``name`` and ``op`` are ids of texts, ``size`` is in bytes, `NO_BYTES` if it may differ between ranks.
+    ``own`` is the number of the kind of message or collective, ``unsized`` the same without regard to sizes.
+    ``shared`` is 1 if all ranks join the call, ``barrier`` if it is a barrier, and ``place`` is its position
+    among all calls of the thread.
     """
 
     start: Ints
@@ -76,7 +86,7 @@ class _Begun(Table):
 
 
 class MpiStep(msgspec.Struct, frozen=True):
-    """A possible step: from the end of every ``every``-th call of a name, and of a size, to the next."""
+    """A possible step: from the end of every n-th call of a name, and of a size, to the next."""
 
     name: str
     """Its name as a step range."""
@@ -157,7 +167,7 @@ def _communication_begins(timeline: Timeline) -> _Begun:
 
 
 def _kinds(values: Ints) -> Ints:
-    """Return values, or zeros if there are too many for kinds: counts of messages or amounts."""
+    """Return values, or zeros if there are too many distinct ones: then they count messages or amounts."""
     return values if len(distinct(values)) <= _MAX_KINDS else np.zeros_like(values)
 
 
@@ -168,9 +178,9 @@ def communicating_time(timeline: Timeline) -> int:
 
 
 def share_begun_inside(timeline: Timeline, ranges: Ranges) -> float:
-    """Return the share of the messages and collectives between the first and the last range inside ranges.
+    """Return the share of messages and collectives inside ranges, of those from the first to the last range.
 
-    It is 1 where there are hardly any.
+    It is 1 if there are hardly any.
     """
     calls = _communication_begins(timeline)
     if not len(ranges) or not len(calls):
@@ -179,11 +189,11 @@ def share_begun_inside(timeline: Timeline, ranges: Ranges) -> float:
     reach = np.maximum.accumulate(ranges.end[np.argsort(ranges.start, kind="stable")])
     between = calls.start[(calls.start >= begin[0]) & (calls.start <= reach[-1])]
     inside = between <= reach[np.searchsorted(begin, between, side="right") - 1]
-    return float(inside.mean()) if len(between) >= _FEWEST else 1.0
+    return float(inside.mean()) if len(between) >= MIN_INSTANCES else 1.0
 
 
 class _Hashes:
-    """Hashes of the parts of a sequence of numbers, for numbers below the count of the sequence's values."""
+    """Rolling hashes of the parts of a sequence of numbers: polynomials modulo 2 to the 64."""
 
     _BASE = np.uint64(0x9E3779B97F4A7C15 | 1)
 
@@ -202,16 +212,16 @@ class _Hashes:
 
 
 class _Marks(msgspec.Struct, frozen=True):
-    """The calls at whose ends steps begin, by place among those of a rank; ``number`` counts them."""
+    """The calls at whose ends steps begin, as positions in a rank's calls, and the numbers of the steps."""
 
     place: Ints
     number: Ints
 
 
 class _Sequence:
-    """A sequence of calls in which some kind of call may mark the steps.
+    """A sequence of calls in which one kind of call may mark the steps.
 
-    ``kind`` numbers the calls as all ranks see them.
+    ``kind`` is the number of each call's kind, equal on all ranks.
     """
 
     def __init__(self, calls: _Begun, rows: Ints, kind: Ints) -> None:
@@ -235,7 +245,7 @@ class _Sequence:
             whole = whole if label[0] == label[1] else at
         label, length = self._labels(whole), np.diff(self.calls.end[self.rows[whole]])
         _, number, count = np.unique(label, return_inverse=True, return_counts=True)
-        is_outlier = length > _LONGER * np.median(length)
+        is_outlier = length > _MAX_END_RATIO * np.median(length)
         # Without the waits of a step before it, the time before the loop's first call is a part of a step.
         count_of_calls = np.diff(self.calls.place[self.rows[whole]])
         is_outlier[0] |= whole[0] == before and count_of_calls[0] < count_of_calls[1:].min()
@@ -248,9 +258,9 @@ class _Sequence:
         return _Marks(self.rows[whole[window]], np.arange(len(whole))[window])
 
     def period(self, chosen: Mask) -> int:
-        """Return how many of the chosen calls a period of the sequence has, 0 if it does not repeat.
+        """Return the number of chosen calls in a period of the sequence, 0 if it does not repeat.
 
-        The sizes of what lies between the calls do not count: they may rotate.
+        The sizes of the calls between do not count: they may rotate.
         """
         at = np.flatnonzero(chosen)
         end = self.calls.end[self.rows[at]]
@@ -264,29 +274,31 @@ class _Sequence:
 
 
 def _period(label: NDArray[np.uint64], length: Ints) -> int:
-    """Return after how many intervals their contents repeat, 0 if they do not."""
+    """Return the number of intervals after which their contents repeat, 0 if they do not."""
     _, number, count = np.unique(label, return_inverse=True, return_counts=True)
     usual = int(count.argmax())
     in_usual = length[number == usual].sum()
-    if count[usual] >= _MIN_SIMILAR_SHARE * len(label) and in_usual >= _USUAL_TIME * length.sum():
+    if count[usual] >= _MIN_SIMILAR_SHARE * len(label) and in_usual >= _MIN_SIMILAR_TIME * length.sum():
         return 1
-    longest = min(_MAX_PERIOD, len(label) // _FEWEST)
-    periods = (lag for lag in range(2, longest + 1) if np.mean(label[lag:] == label[:-lag]) >= _REPEATS)
+    longest = min(_MAX_PERIOD, len(label) // MIN_INSTANCES)
+    periods = (
+        lag for lag in range(2, longest + 1) if np.mean(label[lag:] == label[:-lag]) >= _MIN_REPEATED_SHARE
+    )
     return next(periods, 0)
 
 
 def _alternation(length: Ints) -> int:
-    """Return after how many equal intervals their lengths repeat, 1 if these do not alternate."""
+    """Return the number of equal intervals after which their lengths repeat, 1 if these do not alternate."""
     spread = float(np.var(length))
     for period in _ALTERNATION_PERIODS:
         whole = length[: len(length) // period * period].reshape(-1, period).astype(float)
-        if len(whole) < _FEWEST:
+        if len(whole) < MIN_INSTANCES:
             break
         means = whole.mean(axis=0)
         if (
             spread
             and float(np.var(means)) >= _MIN_EXPLAINED_SHARE * spread
-            and means.max() > _UNLIKE * means.min()
+            and means.max() > _MIN_TIME_RATIO * means.min()
         ):
             return period
     return 1
@@ -323,7 +335,7 @@ def mpi_step_candidates(timeline: Timeline) -> tuple[MpiStep, ...]:
     shortest = min((step.length / step.instances for step in candidates if step.regular), default=0.0)
 
     def order(step: MpiStep) -> tuple[bool, bool, bool, float]:
-        equal = step.length / step.instances <= _SAME_LENGTH * shortest
+        equal = step.length / step.instances <= _MAX_EQUAL_RATIO * shortest
         return (
             not step.regular,
             not equal,
@@ -339,7 +351,7 @@ def _joined_candidates(timeline: Timeline) -> Iterator[MpiStep]:
     calls = sequence.calls.take(sequence.rows)
     count = np.bincount(kind)
     for number in np.argsort(-count, kind="stable")[:_MAX_KINDS].tolist():
-        if count[number] <= _FEWEST:
+        if count[number] <= MIN_INSTANCES:
             break
         chosen = kind == number
         first = int(np.argmax(chosen))
@@ -358,7 +370,7 @@ def _joined_candidates(timeline: Timeline) -> Iterator[MpiStep]:
 def _candidate(name: str, calls: _Begun, marks: _Marks, *, regular: bool, waiting: bool) -> MpiStep:
     end = calls.end[marks.place]
     instances = len(end) - 1
-    regular = regular and instances >= _FEWEST
+    regular = regular and instances >= MIN_INSTANCES
     return MpiStep(name, instances, int(end[-1] - end[0]), regular, waiting, int(end[-1]))
 
 
@@ -381,16 +393,18 @@ def _own_marks(timeline: Timeline) -> _Marks | None:
     last = sequence.calls.end
     for number in np.argsort(-count, kind="stable")[:_MAX_KINDS].tolist():
         chosen = kind == number
-        calls_per_step = sequence.period(chosen) if count[number] > _FEWEST else 0
+        calls_per_step = sequence.period(chosen) if count[number] > MIN_INSTANCES else 0
         if not calls_per_step:
             continue
         marks = sequence.marks(chosen, calls_per_step)
-        if len(marks.place) <= _FEWEST:
+        if len(marks.place) <= MIN_INSTANCES:
             continue
         end = last[marks.place]
         length = float(end[-1] - end[0]) / (len(end) - 1)
-        longer = best is not None and length > _SAME_LENGTH * best[0]
-        earlier = best is not None and _SAME_LENGTH * length >= best[0] and end[-1] < last[best[1].place[-1]]
+        longer = best is not None and length > _MAX_EQUAL_RATIO * best[0]
+        earlier = (
+            best is not None and _MAX_EQUAL_RATIO * length >= best[0] and end[-1] < last[best[1].place[-1]]
+        )
         if not longer and not earlier:
             best = length, marks
     return None if best is None else best[1]

@@ -30,7 +30,7 @@ from hpcprof.profiles.columns.unique import number_texts, numbered
 from hpcprof.profiles.timeline import NO_NAME, Ints, Timeline
 
 REST = "(rest)"
-"""The row for the time of a step that no phase accounts for."""
+"""The row of the time of a step outside all phases."""
 
 # The ranges of PyTorch's process groups, which are parts of a phase and not phases.
 _LIBRARY_PREFIXES = ("nccl:", "gloo:")
@@ -41,8 +41,8 @@ def phases(timeline: Timeline) -> Outcome:
 
     A phase is a range that is a direct child of a step on the step's thread, has no NVTX domain and is not
     named ``nccl:…`` or ``gloo:…``. Its wall time is its share of that of the step
-    (`hpcprof.analysis.steps.wall_time.divide`): the row ``(rest)`` has what is left, so that the means, times
-    ``steps``, add up to the wall time of all steps. ``steps`` is the number of steps that have the phase.
+    (`hpcprof.analysis.steps.wall_time.divide`). The row ``(rest)`` has the remaining time, so that the means,
+    times ``steps``, add up to the wall time of all steps. ``steps`` is the number of steps with the phase.
 
     ``gpu_span_p50_ns`` is the median length of the union of the phase's projections to the GPU, which include
     the launches of **all** threads of the process; for ``(rest)``, of the operations launched outside phases.
@@ -50,7 +50,7 @@ def phases(timeline: Timeline) -> Outcome:
     """
     children = _find_phases(timeline)
     if children is None:
-        return no_rows(_why_none(timeline))
+        return no_rows(_missing_reason(timeline))
     ranges = timeline.ranges.take(children.rows)
     rest_id = len(children.names)
     start, end, _ = project(timeline, ranges)
@@ -74,7 +74,7 @@ def phase_times(timeline: Timeline) -> Outcome:
     """Return the wall time of each phase in each step that has it, and of ``(rest)``, as in `phases`."""
     children = _find_phases(timeline)
     if children is None:
-        return no_rows(_why_none(timeline))
+        return no_rows(_missing_reason(timeline))
     order = children.in_order()
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
@@ -90,11 +90,11 @@ def phase_times(timeline: Timeline) -> Outcome:
     )
 
 
-class _Found(msgspec.Struct, frozen=True):
+class _PhaseTable(msgspec.Struct, frozen=True):
     """The phases of a timeline: their ranges in the order of time, and their wall time by step."""
 
     names: list[str]
-    """Those of the phases by number; the number after the last one is the rest of the steps."""
+    """The names of the phases by number; the number after the last one is the rest of the steps."""
     rows: Ints
     owner: Ints
     phase: Ints
@@ -109,7 +109,7 @@ class _Found(msgspec.Struct, frozen=True):
 
 
 @computed_once
-def _find_phases(timeline: Timeline) -> _Found | None:
+def _find_phases(timeline: Timeline) -> _PhaseTable | None:
     steps = steps_of(timeline)
     owner, rows = phases_of(timeline, steps)
     if not len(rows):
@@ -120,7 +120,7 @@ def _find_phases(timeline: Timeline) -> _Found | None:
     names, phase = number_texts(timeline, ranges.name, partial(shown_name, timeline))
     segments = divide(timeline, ranges)
     wall = _wall_times(timeline, segments, np.append(phase, len(names)), owner, len(steps))
-    return _Found(list(names), rows, owner, phase, segments, wall)
+    return _PhaseTable(list(names), rows, owner, phase, segments, wall)
 
 
 class _Lengths(msgspec.Struct, frozen=True):
@@ -210,8 +210,10 @@ def distribution(values: Ints) -> dict[str, Any]:
 def phases_of(timeline: Timeline, steps: Steps) -> tuple[Ints, Ints]:
     """Return the number of the step and the row of each phase.
 
-    If ranges only mark the steps, these and the ranges beside them are the phases. If calls of MPI, launches
-    or the start-up hook mark them, the outermost ranges that begin in a step are.
+    - The phases of a step that is a range are the ranges directly inside it.
+    - If ranges only mark the begins of steps, the phases are these and the ranges beside them.
+    - If calls of MPI, launches or the start-up hook mark the steps, the phases are the outermost ranges that
+      begin in a step.
     """
     ranges = timeline.ranges
     between = steps.by_calls or steps.by_hook
@@ -278,7 +280,7 @@ def _between_marks(timeline: Timeline, steps: Steps) -> tuple[Ints, Ints]:
     return rows[chosen], owner[chosen]
 
 
-def _why_none(timeline: Timeline) -> str:
+def _missing_reason(timeline: Timeline) -> str:
     if not len(steps_of(timeline)):
         return no_steps(timeline)
     reason = f"no phases in {timeline.origin.path.name}: no step directly contains a named range"
@@ -287,7 +289,7 @@ def _why_none(timeline: Timeline) -> str:
 
 
 def step_times(timeline: Timeline) -> Outcome:
-    """Return the times of each step; ``step`` is the program's own number, else counts from 0.
+    """Return the times of each step; ``step`` is the program's own number or, without one, counts from 0.
 
     ``wall_ns`` is the time from the front of the step to that of the next one
     (`hpcprof.analysis.steps.wall_time.wall_intervals`). ``gpu_span_ns`` is the time from the start of the
@@ -299,10 +301,10 @@ def step_times(timeline: Timeline) -> Outcome:
     span = (times.gpu_end - times.gpu_start).astype(object)
     span[~times.on_gpu] = None
     rows = {"step": steps_of(timeline).number, "wall_ns": times.end - times.start, "gpu_span_ns": span}
-    return Outcome(rows, _on_host(timeline, times))
+    return Outcome(rows, _host_note(timeline, times))
 
 
-def _on_host(timeline: Timeline, times: StepTimes) -> str:
+def _host_note(timeline: Timeline, times: StepTimes) -> str:
     host = int(np.count_nonzero(~times.on_gpu))
     if not host:
         return ""
@@ -311,7 +313,7 @@ def _on_host(timeline: Timeline, times: StepTimes) -> str:
 
 
 def steps(results: Mapping[str, pd.DataFrame]) -> Outcome:
-    """Return the wall time of each step over ranks; of equally slow ranks the lowest is named."""
+    """Return the wall time of each step over ranks, with the lowest of the slowest ranks."""
     times = results["step_times"]
     if not len(times):
         return no_rows("no steps: no rank has step times")

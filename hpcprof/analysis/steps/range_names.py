@@ -1,8 +1,8 @@
 """Names of ranges without their counters: ``ProfilerStep#4`` and ``ProfilerStep#5`` are one name.
 
-Programs number the ranges of their steps (``step 17``, ``iter_0003``). The numbers of layers look the same
-but name different things. How they run tells them apart: a counter never repeats, and its ranges follow each
-other.
+Programs number the ranges of their steps (``step 17``, ``iter_0003``). The numbers of layers look the same,
+but name different things. A counter differs from them in its order: it never repeats, and its ranges follow
+each other.
 """
 
 import re
@@ -53,7 +53,7 @@ class RangeNames:
 
 
 def plain_name(name: str) -> str:
-    """Return a name without what ``emit_nvtx`` appends: ``forward`` of ``forward, op_id = 12``."""
+    """Return a name without the suffix of ``emit_nvtx``: ``forward`` of ``forward, op_id = 12``."""
     return _COMPILED_NAME.sub(r"\1", _EMITTED_NAME.sub("", name))
 
 

@@ -7,6 +7,7 @@ from hpcprof.profiles.columns.unique import rows_by_key
 from hpcprof.profiles.timeline import NO_PROCESS, Floats, Ints, Mask, Ranges, Timeline
 
 NO_PARENT = -1
+"""Stands for the parent of an outermost range."""
 
 
 def parents(ranges: Ranges) -> Ints:

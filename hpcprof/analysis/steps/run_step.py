@@ -1,4 +1,4 @@
-"""The step of a run: how long it takes, of which kinds it is, and where its time goes.
+"""The step of a run: its length, its kinds, and the parts of its time.
 
 Every answer about the step of a run comes from here: `step_series` gives its median, `step_kinds` its
 account, its elapsed time and its kinds.
@@ -19,36 +19,36 @@ from hpcprof.runs.step_time import single_long_steps
 PARTS = ("compute_ns", "exposed_comm_ns", "wait_for_peer_ns", "exposed_mem_ns", "idle_ns")
 """The columns of ``step_account`` that add up to ``wall_ns``."""
 
-_WORK = ("compute_ns", "exposed_comm_ns", "exposed_mem_ns")
+_WORK_PARTS = ("compute_ns", "exposed_comm_ns", "exposed_mem_ns")
 """The parts in which a GPU works and no rank waits."""
 
 _MIN_KIND_DIFFERENCE = 0.1
-"""Kinds differ by at least this share of the mean step."""
+"""Minimum difference of two kinds, as a share of the mean step."""
 
-_LEAST_SHARE, _FEWEST = 1 / 8, 3
+_MIN_KIND_SHARE, _MIN_KIND_STEPS = 1 / 8, 3
 """Minimum share and minimum number of the steps of a kind; fewer are exceptions."""
 
 _MIN_EMPTINESS, _EMPTINESS_BY_ROOT = 0.4, 1.4
 """Minimum gap between two kinds, as a share of the distance of their medians: 0.4 + 1.4 / √steps.
 
-`benchmarks/step_kinds.py` shows what that makes of series with a single mode.
+`benchmarks/step_kinds.py` measures the false alarms for series with a single mode.
 """
 
-_CHANGES_OF_A_PHASE = 3
-"""A kind of steps that begins and ends only once, but for one exceptional step, is a phase of the capture."""
+_MAX_PHASE_CHANGES = 3
+"""Maximum number of begins and ends of a kind that is a phase of the capture: one run, one exception."""
 
-_FOLLOWS = 0.001
+_MAX_STEP_GAP = 0.001
 """Maximum share of a step between its end and the next begin, for consecutive steps."""
 
 _TAIL = 10
-"""The valley lies between the nearest tenths of two kinds: single steps may be between them."""
+"""Tails of 1/10 of two kinds may lie in the valley between them."""
 
 
 @dataclass(frozen=True)
 class StepSeries:
-    """The wall time of each step on the rank that takes longest.
+    """The wall time of each step on its slowest rank.
 
-    ``steps`` are their numbers and ``ranks`` these ranks.
+    ``steps`` are the numbers of the steps, and ``ranks`` the slowest ranks.
     """
 
     steps: Ints
@@ -80,8 +80,8 @@ def step_series(table: pd.DataFrame) -> StepSeries:
 def whole_steps(table: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of the steps that all ranks have; each rank's are in ascending order.
 
-    Ranks without a number in common were captured in different steps, or not all by one profiler. The steps
-    of each are counted from 0 then.
+    Ranks without common numbers were captured in different steps, or by different profilers. Their steps are
+    then counted from 0 on each rank.
     """
     on_all = _on_all_ranks(table)
     if len(table) and not on_all.any():
@@ -129,8 +129,8 @@ def kind_of_rows(account: pd.DataFrame) -> Ints:
 
 
 def _split_by_kind(features: Floats, rows: Ints, apart: float) -> Iterator[Ints]:
-    """Yield the rows of each kind: the clearest valley of a feature divides them, and then both sides."""
-    least = max(_FEWEST, int(np.ceil(_LEAST_SHARE * len(features))))
+    """Yield the rows of each kind: the clearest valley of any feature divides them, and so on recursively."""
+    least = max(_MIN_KIND_STEPS, int(np.ceil(_MIN_KIND_SHARE * len(features))))
     best, clearest = None, 0.0
     for feature in features[rows].T:
         count, margin = _valley(np.sort(feature), least, apart)
@@ -145,7 +145,7 @@ def _split_by_kind(features: Floats, rows: Ints, apart: float) -> Iterator[Ints]
 
 
 def _valley(values: Floats, least: int, apart: float) -> tuple[int, float]:
-    """Return how many of the sorted values lie below their clearest valley, and by how much it is clear.
+    """Return the number of sorted values below their clearest valley, and its margin over the threshold.
 
     A valley is the distance between the upper tenth of the values below and the lower tenth of those above,
     as a share of the distance of both medians.
@@ -171,7 +171,7 @@ def _valley(values: Floats, least: int, apart: float) -> tuple[int, float]:
 
 
 def steady_series(account: pd.DataFrame) -> StepSeries:
-    """Return the series with the steps of every kind with more or less work scaled to the usual kind.
+    """Return the series, with kinds of more or less work shifted to the length of the usual kind.
 
     Such a kind has a different length by design. A kind that only waits or idles longer keeps its length, and
     so does a kind whose steps are consecutive: that is a change of level.
@@ -179,14 +179,14 @@ def steady_series(account: pd.DataFrame) -> StepSeries:
     series, kind = step_series(account), kinds_of_steps(account)
     if not len(kind):
         return series
-    work = whole_steps(account).groupby("step")[[*_WORK]].mean().sum(axis=1).to_numpy(float)
+    work = whole_steps(account).groupby("step")[[*_WORK_PARTS]].mean().sum(axis=1).to_numpy(float)
     wall = series.wall.copy()
     for number in range(2, int(kind.max()) + 1):
         more, longer = (
             float(np.median(times[kind == number]) - np.median(times[kind == 1]))
             for times in (work, series.wall)
         )
-        alternates = np.count_nonzero(np.diff(kind == number)) > _CHANGES_OF_A_PHASE
+        alternates = np.count_nonzero(np.diff(kind == number)) > _MAX_PHASE_CHANGES
         if alternates and abs(more) > abs(longer) / 2:
             wall[kind == number] -= round(longer)
     return replace(series, wall=wall)
@@ -202,9 +202,9 @@ def step_kinds(
     have the columns of the analysis ``step_kinds``. A part is its mean over the steps and ranks;
     ``uneven_ns`` is the rest of ``elapsed_ns``.
 
-    Where steps end at the front of the next one, the last one has no end: what the host does before a next
-    step is missing. Its times count only in a kind without any other step, and so do those of steps that take
-    long once (`hpcprof.runs.step_time`).
+    If steps end at the front of the next one, the last one has no end: the host's time before a next step is
+    missing. Its times count only in a kind without any other step, and so do those of steps that take long
+    once (`hpcprof.runs.step_time`).
     """
     if not len(account):
         return []
@@ -244,11 +244,11 @@ def _by_step(rows: pd.DataFrame) -> tuple[Ints, Ints]:
 def _are_contiguous(start: Ints, wall: Ints) -> bool:
     """Return whether each step ends where the next one begins; the arrays begin with an axis of steps."""
     apart = np.abs(np.diff(start, axis=0) - wall[:-1])
-    return len(wall) > 1 and bool(np.median(apart) <= _FOLLOWS * np.median(wall))
+    return len(wall) > 1 and bool(np.median(apart) <= _MAX_STEP_GAP * np.median(wall))
 
 
 def ended_steps(start: Ints, wall: Ints) -> int:
-    """Return how many of the steps of a rank are whole: all but the last, where each ends with the next one.
+    """Return the number of whole steps of a rank: all but the last, if each ends where the next one begins.
 
     See the notes of `step_kinds`.
     """
@@ -264,7 +264,7 @@ def account_of_all_steps(kinds: pd.DataFrame) -> dict[str, float]:
 
 
 def _elapsed_times(rows: pd.DataFrame, aligned: Set[int], follow: bool) -> Floats:
-    """Return how long the run takes for each step; without a common clock, the times of the slowest rank."""
+    """Return the elapsed time of each step; without a common clock, that of the slowest rank, in ns."""
     ranks = np.unique(rows["rank"])
     start = rows["start_ns"].to_numpy(np.int64).reshape(-1, len(ranks))
     end = start + rows["wall_ns"].to_numpy(np.int64).reshape(-1, len(ranks))
@@ -276,10 +276,10 @@ def _elapsed_times(rows: pd.DataFrame, aligned: Set[int], follow: bool) -> Float
 
 
 def _intervals(start: Ints, end: Ints, follow: bool) -> Floats:
-    """Return how long ranks with a common clock take for each step; arrays have shape (steps, ranks).
+    """Return the elapsed time of each step of ranks with a common clock; arrays have shape (steps, ranks).
 
-    Where steps follow each other, the last rank begins them, as in a replay. Else their sum is the time from
-    the first front to the last end, and between these a step begins at the mean of the fronts of the ranks.
+    If steps follow each other, a step begins when the last rank begins it, as in a replay. Otherwise it
+    begins at the mean of the ranks' fronts, and the sum is the time from the first front to the last end.
     """
     first, last = int(start[0].min()), int(end[-1].max())
     begins = (start - first).max(axis=1).astype(float) if follow else (start - first).mean(axis=1)

@@ -9,6 +9,7 @@ import numpy as np
 from hpcprof.analysis.steps.gpu_projection import project
 from hpcprof.analysis.steps.launch_steps import launch_step_candidates, launch_steps
 from hpcprof.analysis.steps.mpi_steps import (
+    MIN_INSTANCES,
     OWN_SEQUENCE,
     MpiStep,
     communicating_time,
@@ -29,25 +30,22 @@ AUTOMATIC, REPEATS, NAMED = "automatic", "repeats", "--step-range"
 MPI, LAUNCHES, SINGLE = "MPI calls", "launches", "its name"
 """Sources of a step that calls of MPI or launches on the GPU mark, and of a known range that occurs once."""
 
-MIN_INSTANCES = 5
-"""An unknown range must repeat this often on one thread to be taken for the step…"""
 MIN_COVERAGE_PCT = 50.0
-"""…and cover this share of the capture."""
+"""Minimum coverage of the capture by an unknown range that is the step, in percent."""
 
-_MPI_INSIDE = 0.5
-"""An unknown range with less of the messages and collectives of MPI is a part of the step."""
+_MIN_MPI_INSIDE = 0.5
+"""Minimum share of the messages and collectives of MPI inside an unknown range that is the step."""
 
-_GPU_INSIDE = 0.1
-"""An unknown range with a smaller share of the GPU's launched time is not the step: programs move parameters
-to the GPU in a loop before they compute."""
+_MIN_GPU_INSIDE = 0.1
+"""Minimum share of the GPU's launched time in an unknown range that is the step: programs move parameters to
+the GPU in a loop before they compute."""
 
 _MIN_USUAL_SHARE = 0.01
-"""The instances of an unknown range, all as long as their median, must take this share of its time: runtimes
-of tasks (HPX) leave and enter the main program often, for microseconds.
-"""
+"""Minimum ratio of the median to the mean length of an unknown range that is the step: runtimes of tasks
+(HPX) leave and enter the main program often, for microseconds."""
 
 _MAX_LISTED_RANGES, _MAX_JUDGED_RANGES = 8, 32
-"""The most repeating ranges listed, and the most unknown ranges looked at."""
+"""Maximum number of repeating ranges that are listed, and of unknown ranges that are judged."""
 
 _MIN_MARKERS = 3
 """Minimum markers: with the last step, which may be incomplete, they make two steps."""
@@ -123,7 +121,7 @@ KNOWN: tuple[KnownRange, ...] = (
     # deepspeed/runtime/engine.py (instrument_w_nvtx); newer versions have a domain
     KnownRange("DeepSpeed", re.compile(r"(?:DeepSpeed:)?DeepSpeedEngine\.forward"), marker=True),
 )
-"""The ranges that are steps by their name, the first one decides."""
+"""The ranges that are steps by their name; the first one that a program has is its step."""
 
 OPTIMIZER = KnownRange("optimizer", re.compile(r"Optimizer\.step#\w+\.step"), marker=True)
 """The range of torch.optim in each iteration, as of Hugging Face's Trainer; used if nothing else is found."""
@@ -325,8 +323,8 @@ def step_candidates_named(timeline: Timeline, names: Sequence[str]) -> list[Step
         covered = round(100 * time / capture, 2)
         source = _source(name, ranges, covered)
         is_part = (
-            share_begun_inside(timeline, ranges) < _MPI_INSIDE
-            or _share_launched_inside(timeline, ranges) < _GPU_INSIDE
+            share_begun_inside(timeline, ranges) < _MIN_MPI_INSIDE
+            or _share_launched_inside(timeline, ranges) < _MIN_GPU_INSIDE
         )
         if source == AUTOMATIC and is_part:
             source = REPEATS

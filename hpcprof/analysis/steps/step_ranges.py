@@ -9,14 +9,13 @@ import numpy as np
 
 from hpcprof.analysis.framework.outcome import Outcome, columns_of, no_rows
 from hpcprof.analysis.steps.launch_steps import is_launch_step, launch_steps
-from hpcprof.analysis.steps.mpi_steps import MpiStep, is_mpi_step, mpi_steps, sequence_text
+from hpcprof.analysis.steps.mpi_steps import MIN_INSTANCES, MpiStep, is_mpi_step, mpi_steps, sequence_text
 from hpcprof.analysis.steps.range_names import PROFILER_STEP, plain_name, range_names
 from hpcprof.analysis.steps.step_detection import (
     HOOK,
     ITERATION_RANGE,
     LAUNCHES,
     MIN_COVERAGE_PCT,
-    MIN_INSTANCES,
     MPI,
     NAMED,
     StepCandidate,
