@@ -7,6 +7,7 @@ import click
 from hpcprof.cli.completion import complete_runs
 from hpcprof.cli.conventions import command_with_examples, echo
 from hpcprof.cli.options import runs_dir_option
+from hpcprof.common.decode import visible_lines
 from hpcprof.common.masking import masked
 from hpcprof.results.collect.jobs import find_job
 from hpcprof.runs.directory import log_files
@@ -26,6 +27,6 @@ def command(runs_dir: Path, rank: int | None, run: str) -> None:
     for sentence in refresh(job):
         echo(f"hpcprof: {sentence}", err=True)
     for path in log_files(job, rank):
-        if text := path.read_text(encoding="utf-8", errors="replace"):
+        if lines := visible_lines(path.read_bytes().decode("utf-8", "replace")):
             echo(f"==> {path.name}")
-            click.echo("\n".join(masked(line) for line in text.removesuffix("\n").split("\n")))
+            click.echo("\n".join(map(masked, lines)))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcprof.cli.conventions import echo
+from hpcprof.common.decode import visible_lines
 from hpcprof.common.units import format_duration
 from hpcprof.submit.jobs.walltime import format_walltime
 
@@ -91,8 +92,8 @@ class ProgressLine:
         if self._live is None:
             click.echo(text, nl=nl, err=err)  # which may be output of a program, as it is
             return
-        for line in text.removesuffix("\n").split("\n"):
-            self._live.console.out(line.rstrip("\r").rpartition("\r")[2], highlight=False)
+        for line in visible_lines(text):
+            self._live.console.out(line, highlight=False)
 
 
 class ExplainingLine(ProgressLine):

@@ -141,8 +141,14 @@ def last_lines(path: Path, size: int, since: int = 0) -> tuple[list[str], bool]:
         end = file.seek(0, os.SEEK_END)
         begin = since if since <= end else 0
         file.seek(max(begin, end - size))
-        lines = file.read(size).decode("utf-8", "replace").splitlines()
+        lines = visible_lines(file.read(size).decode("utf-8", "replace"))
     return lines[1 if end - begin > size else 0 :], end - begin > size
+
+
+def visible_lines(text: str) -> list[str]:
+    """Return the lines of a log as a terminal leaves them: progress bars write over their last state."""
+    lines = text.removesuffix("\n").split("\n") if text else []
+    return [line.rstrip("\r").rpartition("\r")[2] for line in lines]
 
 
 def read_file(path: Path, most: int = LARGEST_FILE) -> bytes:

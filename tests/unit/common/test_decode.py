@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 import hpcprof
-from hpcprof.common.decode import from_json, parse_count, read_file, read_text
+from hpcprof.common.decode import from_json, last_lines, parse_count, read_file, read_text
 
 PACKAGE = Path(hpcprof.__file__).parent
 _OWN = (
@@ -44,6 +44,14 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
     assert read_text(tmp_path / "text") == "� bytes"
     with pytest.raises(OSError, match="larger than 4e-06 MB"):
         read_file(tmp_path / "text", 4)
+
+
+def test_a_progress_bar_is_read_as_its_last_state(tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(b"a\r\n\r 1 %\r99 %Traceback\n\nlast\r")
+    assert last_lines(tmp_path / "log", 100) == (["a", "99 %Traceback", "", "last"], False)
+    assert last_lines(tmp_path / "log", 12) == (["", "last"], True)
+    (tmp_path / "log").write_bytes(b"")
+    assert last_lines(tmp_path / "log", 100) == ([], False)
 
 
 def test_json_is_decoded_in_one_place() -> None:
