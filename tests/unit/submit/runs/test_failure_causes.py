@@ -36,6 +36,7 @@ MEANINGS = {
     "full_disk": "no space left on /local/tmp while the profile was exported",
     "no_program": "/nonexistent/prog is not there, or the interpreter in its first line is not",
     "no_interpreter": r"python3\r, which env looked for, is not there",
+    "other_architecture": "./arm is built for another kind of processor than this node's, or is no program",
     "slurm_memory": "out of memory: the kernel killed it on Orion-01-01",
     "flux_memory": "out of memory: the kernel killed it on node2",
     "pbs_other_limit": "PBS killed it: node 1 (n2) requested job die, code 15059",
