@@ -35,7 +35,10 @@ _OWN_DEVICE = re.compile(
 
 _PASSED_OPTION = re.compile(rf"-[A-Za-z] ?({_VALUE})?|--[a-z][a-z0-9-]*([= ]{_VALUE})?")
 _STEPS = re.compile(r"(?P<first>\d{1,9})(?:-(?P<last>\d{1,9}))?")
-_SHAPE = re.compile(r"-[nN]\d*|--?(np|ppn|nodes|ntasks|ntasks-per-node|tasks-per-node|nrs|rs_per_host)(=.*)?")
+_SHAPE = re.compile(
+    r"-[nN]\d*|--?(np|ppn|nodes|ntasks|ntasks-per-node|tasks-per-node|nrs|rs_per_host|nnodes|nproc[-_]per[-_]node)"
+    r"(=.*)?"
+)
 """Options of launchers for the numbers of nodes and ranks."""
 _RANK_CPUS = re.compile(r"-c\d*|--(cpus-per-task|cores-per-task|cpu_per_rs|depth)(=.*)?")
 """Options of launchers for the CPUs of a rank."""
@@ -267,6 +270,9 @@ def _check_launcher(job: Job, site: Site, scheduler: Scheduler) -> None:
             options = "--nodes, --ranks-per-node and --cpus-per-rank"
             raise UsageError(f"--launcher-arg {word}: {options} set it, for the job too.", "launcher_args")
     if job.nodes == 1:
+        if job.workers and job.launcher_args:
+            unused = f"--launcher-arg {job.launcher_args[0]}: on one node only the program's own launcher"
+            raise UsageError(f"{unused} starts ranks; write its options after it.", "launcher_args")
         return
     if not LAUNCHERS[launcher.name].several_nodes:
         able = [name.value for name, description in LAUNCHERS.items() if description.several_nodes]

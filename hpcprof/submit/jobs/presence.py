@@ -153,6 +153,8 @@ def borrowed_program(site: Site, job: Job) -> str:
 def _check_program(job: Job, path: str | None, elsewhere: str) -> None:
     program = job.arguments[0]
     file = Path(job.directory, program)
+    if " " in program and len(job.arguments) == 1 and not file.exists():
+        raise UsageError(f"{program!r} names one file: leave out its quotes, or write bash -c before it.")
     if "/" in program:
         absolute = Path(program).is_absolute()
         if not file.exists() and not (absolute and elsewhere):

@@ -11,6 +11,7 @@ import pytest
 from hpcprof.common.errors import UsageError
 from hpcprof.runs.job import Job
 from hpcprof.submit.jobs.checks import check_array, execution_queue, profilers_at, remarks
+from hpcprof.submit.launchers import on_each_node
 from hpcprof.submit.sites.files import load_site, load_site_file
 from hpcprof.submit.sites.model import LauncherName, Site
 from tests.jobs import make_job
@@ -265,12 +266,29 @@ def test_a_script_that_takes_the_gpu_of_its_rank_is_told_where_a_rank_sees_one(
 
 
 @pytest.mark.parametrize(
-    "words", [["-n", "3"], ["-n3"], ["--ntasks=3"], ["-ppn", "2"], ["-c4"], ["--cpus-per-task=4"]]
+    "words",
+    [
+        ["-n", "3"],
+        ["-n3"],
+        ["--ntasks=3"],
+        ["-ppn", "2"],
+        ["-c4"],
+        ["--cpus-per-task=4"],
+        ["--nproc_per_node=4"],
+    ],
 )
 def test_an_option_of_the_launcher_that_the_job_sets_itself_is_refused(words: list[str]) -> None:
     site = load_site("generic-slurm")
     with pytest.raises(UsageError, match=rf"--launcher-arg {words[0]}: .* --cpus-per-rank set it"):
         make_job(site, arguments=["a"], ranks_per_node=2, cpus_per_rank=2, launcher_args=words)
+
+
+def test_an_option_for_a_launcher_that_starts_nothing_on_one_node_is_refused() -> None:
+    site = load_site("generic-slurm")
+    command = {"arguments": ["torchrun", "--nproc-per-node=2", "a.py"], "launcher_args": ["--max-restarts=2"]}
+    with pytest.raises(UsageError, match=r"--max-restarts=2: on one node only the program's own launcher"):
+        make_job(site, **command)
+    assert "--max-restarts=2" in on_each_node(site, make_job(site, nodes=2, **command))
 
 
 def test_several_programs_in_one_launch_are_refused() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,16 @@ def check(*program: str, site: str = "generic-slurm", profiler: str = "none", **
 def test_a_program_that_is_not_there_is_named(program: str, says: str, here: Path) -> None:
     with pytest.raises(UsageError, match=says):
         check(*program.split())
+
+
+def test_a_whole_command_in_quotes_is_told_apart_from_a_program(here: Path) -> None:
+    for command in ("python train.py && echo done", "./solver -i x"):
+        with pytest.raises(
+            UsageError, match=rf"^'{re.escape(command)}' names one file: leave out its quotes"
+        ):
+            check(command)
+    (here / "my solver").touch(0o755)
+    check("./my solver")
 
 
 @pytest.mark.parametrize(
