@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -199,14 +200,8 @@ def _wait_for_end(run: Run) -> JobStatus:
         from hpcprof.submit.schedulers.base import JobState
         from hpcprof.submit.waiting import describe_failure, ended_by_stall, wait_until_ended
 
-        printed_lines: set[str] = set()
         with WaitingLine(run.submission.job.walltime) as line:
-
-            def show(text: str) -> None:
-                printed_lines.update(text.splitlines())
-                line.print(text, nl=False)
-
-            status = wait_until_ended(run, line.show_state, show)
+            status = wait_until_ended(run, line.show_state, partial(line.print, nl=False))
     except KeyboardInterrupt:
         name = typed_name(run.path)
         echo(f"\nleft {run.id} running: hpcprof status {name}, hpcprof cancel {name}", err=True)
@@ -214,8 +209,7 @@ def _wait_for_end(run: Run) -> JobStatus:
     if status.state is JobState.COMPLETED:
         echo(str(status))
         for warning in warnings_of_completed(run):
-            if f"hpcprof: no trace: {warning}." not in printed_lines:
-                echo(f"hpcprof: warning: {warning}.", err=True)
+            echo(f"hpcprof: warning: {warning}.", err=True)
     elif ended_by_stall(run):
         echo(f"hpcprof: {run.id} {status}\n{stall_sentence(run)}", err=True)
     else:
