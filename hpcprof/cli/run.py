@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import replace
 from functools import partial
@@ -63,8 +64,10 @@ def command(
     from hpcprof.cli.submit import follow
     from hpcprof.submit.jobs.merge import merged, site_of
     from hpcprof.submit.jobs.request import make_job
+    from hpcprof.submit.launchers import check_starts_ranks
     from hpcprof.submit.submission import submit
 
+    check_starts_ranks(os.environ)
     check(count, baseline, here)
     address = hub_to_push_to(hub)
     typed_request, request = request, merged(request)

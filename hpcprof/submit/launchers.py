@@ -3,7 +3,7 @@
 import re
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePath
 
 import msgspec
@@ -102,6 +102,20 @@ def _by_mpiexec(words: list[str], job: Job) -> list[str]:
     return [path, *words[1:]] if path else words
 
 
+def check_starts_ranks(environment: Mapping[str, str]) -> None:
+    """Check that no launcher has started this command as one of several ranks: each would run a job."""
+    # srun --pty gives one of its tasks a terminal, in which people work.
+    in_terminal = "SLURM_PTY_PORT" in environment
+    sizes = {"srun": "" if in_terminal else "SLURM_STEP_NUM_TASKS", "mpirun": "OMPI_COMM_WORLD_SIZE"}
+    for name, variable in {**sizes, "mpiexec": "PMI_SIZE"}.items():
+        size = environment.get(variable, "")
+        if size.isdigit() and int(size) > 1:
+            raise UsageError(
+                f"{name} has started hpcprof {size} times, and each would run the program by itself: leave "
+                f"{name} out, and give --nodes and --ranks-per-node."
+            )
+
+
 def find_mpiexec(family: str | None = None) -> str | None:
     """Return mpiexec beside hpcprof's Python, so that no environment need be active, else on the PATH.
 
@@ -159,15 +173,16 @@ def _openmpi(site: Site, job: Job) -> list[str]:
 
 
 def _srun(site: Site, job: Job) -> list[str]:
-    # By default srun ends the other ranks some time after the first one has ended, and with them a profiler
-    # that is still writing. If a rank fails, the wrapper ends the others and lets their profilers write.
-    # Without profilers srun does it, unless the site wants failed ranks to be tolerated.
-    chosen = any(word.startswith(("--kill-on-bad-exit", "-K")) for word in site.launcher.arguments)
+    # Where Slurm has a WaitTime, srun kills the other ranks that long after the first has ended, even with
+    # code 0. If a rank fails, the wrapper ends the others and lets their profilers write. Without profilers
+    # srun does it, unless the site wants failed ranks to be tolerated.
+    endings = {"--wait=0": ("--wait", "-W"), "--kill-on-bad-exit=1": ("--kill-on-bad-exit", "-K")}
+    if job.profiled_ranks:
+        del endings["--kill-on-bad-exit=1"]
     arguments = fit_gpus(site.launcher.arguments, job)
     if gpus_are_shared(site, job):
         on_gpu = -(-job.ranks_per_node // (site.node.gpus or 1))
         arguments = [a.replace("--gpus-per-task=1", f"--ntasks-per-gpu={on_gpu}") for a in arguments]
-    failures = ["--wait=0"] if job.profiled_ranks else [] if chosen else ["--kill-on-bad-exit=1"]
     return [
         "srun",
         *arguments,
@@ -175,7 +190,7 @@ def _srun(site: Site, job: Job) -> list[str]:
         *f"--nodes={job.nodes} --ntasks={job.ranks} --ntasks-per-node={job.ranks_per_node}".split(),
         *([f"--cpus-per-task={job.cpus_per_rank}"] if job.cpus_per_rank else []),
         *_cpu_bind(site, job, _in_slurm),
-        *failures,
+        *(option for option, names in endings.items() if not any(a.startswith(names) for a in arguments)),
     ]
 
 
@@ -308,7 +323,7 @@ LAUNCHERS: dict[LauncherName, LauncherDescription] = {
     LauncherName.SRUN: LauncherDescription(
         _srun,
         rank_variables=("slurm", "pmi", "pmix", "ompi", "flux"),
-        on_each_node="srun --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 --cpu-bind=none",
+        on_each_node="srun --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 --cpu-bind=none --wait=0",
         ends_other_ranks=True,
     ),
     LauncherName.FLUX: LauncherDescription(

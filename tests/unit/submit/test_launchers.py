@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from hpcprof.common.errors import UsageError
-from hpcprof.submit.launchers import MEETING, find_mpiexec, launch_command, on_each_node
+from hpcprof.submit.launchers import MEETING, check_starts_ranks, find_mpiexec, launch_command, on_each_node
 from hpcprof.submit.rendering.job_scripts import render_scripts
 from hpcprof.submit.schedulers.slurm import SlurmScheduler
 from hpcprof.submit.sites.files import load_site
@@ -131,6 +132,34 @@ def test_ranks_that_share_gpus_are_counted_for_each_gpu() -> None:
     assert "--ntasks-per-gpu=2" in argv
     assert not any(word.startswith("--gpus-per-task") for word in argv)
     assert "--cpus-per-task=3" in SlurmScheduler().directives(frontier, job)
+
+
+def test_srun_waits_for_ranks_however_long_after_the_first_unless_the_user_limits_it() -> None:
+    site = load_site("generic-slurm")
+    given = {"--wait=0": [], "--kill-on-bad-exit=1": []}
+    assert {*launch_command(site, make_job(site, arguments=["x"], nodes=2))} > given.keys()
+    assert "--wait=0" in on_each_node(site, make_job(site, arguments=["x"], nodes=2))
+    own = make_job(site, arguments=["x"], launcher_args=["-W30", "--kill-on-bad-exit=0"])
+    assert not {*launch_command(site, own)} & given.keys()
+    profiled = launch_command(site, make_job(site, arguments=["x"], profiler="nsys"))
+    assert "--wait=0" in profiled and "--kill-on-bad-exit=1" not in profiled
+
+
+@pytest.mark.parametrize(
+    ("environment", "name"),
+    [
+        ({"SLURM_STEP_NUM_TASKS": "4", "PMI_SIZE": "4"}, "srun"),
+        ({"OMPI_COMM_WORLD_SIZE": "2"}, "mpirun"),
+        ({"PMI_SIZE": "2"}, "mpiexec"),
+        ({"SLURM_STEP_NUM_TASKS": "4", "SLURM_PTY_PORT": "4"}, ""),
+        ({"SLURM_STEP_NUM_TASKS": "1", "SLURM_NTASKS": "8", "PMI_SIZE": "1"}, ""),
+    ],
+)
+def test_a_command_that_a_launcher_has_started_several_times_is_refused(
+    environment: dict[str, str], name: str
+) -> None:
+    with pytest.raises(UsageError, match=f"^{name} has started hpcprof") if name else nullcontext():
+        check_starts_ranks(environment)
 
 
 def test_flux_ends_other_ranks_only_if_no_profiler_writes() -> None:

@@ -102,7 +102,7 @@ def test_workers_on_several_nodes_meet_and_see_all_gpus(tmp_path: Path) -> None:
     job = make_job(site, nodes=2, arguments=["torchrun", "--nproc-per-node", "4", "a.py"], **PERLMUTTER)
     assert (job.ranks, job.arguments) == (8, ["python", "-u", "a.py"])
     launch = shlex.join(launch_command(site, job))
-    assert launch.startswith("srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpu-bind=none sh -c ")
+    assert launch.startswith("srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpu-bind=none --wait=0 sh -c ")
     assert "--nnodes=2 --rdzv-backend=c10d '--rdzv-endpoint={meeting}'" in launch
     assert remarks(job, site)[0] == "the job starts the workers of torchrun as its ranks: 4 on each node"
     aurora = load_site("aurora")
