@@ -763,6 +763,32 @@ def test_a_program_gets_the_exported_functions_that_dash_would_drop(profiler: st
     assert (tmp_path / "logs/rank00000.out").read_text() == "module: load gcc\n"
 
 
+@pytest.mark.parametrize("launch", [[], ["env", "PMI_RANK=0", "PMI_SIZE=1"]])
+def test_a_program_gets_what_the_shell_exports_under_names_of_the_scripts(
+    launch: list[str], tmp_path: Path
+) -> None:
+    names = ("run_dir", "name", "output", "path", "size", "elastic", "ended", "meeting", "word", "status")
+    exported = {name: f"my '{name}'\nrank=1" for name in names}
+    show = f"import os, json; print(json.dumps([os.environ.get(n) for n in {[*names, 'tmp', 'RANK']}]))"
+    asked = job(nodes=1, ranks_per_node=1, arguments=[sys.executable, "-c", show])
+    assert start_job(tmp_path, asked, launch, **exported, tmp="mine").wait() == 0
+    printed = json.loads((tmp_path / "logs/rank00000.out").read_text())
+    assert printed == [*exported.values(), "mine", "0"]
+
+
+def test_a_value_of_the_site_comes_before_that_of_the_shell(tmp_path: Path) -> None:
+    lines = ["export port=site", 'export proxy=${proxy-none} kind="${kind-none}"']
+    site = msgspec.structs.replace(load_site("local"), setup=lines)
+    asked = job(nodes=1, ranks_per_node=1, arguments=["sh", "-c", 'echo "$port $proxy $kind"'])
+    for name, text in rendered(asked, tmp_path, site=site, launch=[]).items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    subprocess.run(
+        ["bash", tmp_path / "job.sh"], env={**os.environ, "port": "shell", "proxy": "mine"}, check=True
+    )
+    assert (tmp_path / "logs/rank00000.out").read_text() == "site mine none\n"
+
+
 def test_each_further_start_of_a_job_has_folders_of_its_own(tmp_path: Path) -> None:
     asked = job(nodes=1, ranks_per_node=1, arguments=["sh", "-c", 'echo "$HPCPROF_PROFILE_OUTPUT"'])
     for folder in (tmp_path, tmp_path / "attempts/2", tmp_path / "attempts/3"):
