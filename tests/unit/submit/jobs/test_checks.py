@@ -285,7 +285,10 @@ def test_an_option_of_the_launcher_that_the_job_sets_itself_is_refused(words: li
 
 def test_an_option_for_a_launcher_that_starts_nothing_on_one_node_is_refused() -> None:
     site = load_site("generic-slurm")
-    command = {"arguments": ["torchrun", "--nproc-per-node=2", "a.py"], "launcher_args": ["--max-restarts=2"]}
+    command: dict[str, Any] = {
+        "arguments": ["torchrun", "--nproc-per-node=2", "a.py"],
+        "launcher_args": ["--max-restarts=2"],
+    }
     with pytest.raises(UsageError, match=r"--max-restarts=2: on one node only the program's own launcher"):
         make_job(site, **command)
     assert "--max-restarts=2" in on_each_node(site, make_job(site, nodes=2, **command))
