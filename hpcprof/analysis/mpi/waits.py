@@ -58,6 +58,10 @@ class Waits(Table):
     """The call of the partner that came late, `NONE` for a completion."""
 
 
+_NEARLY = 0.95
+"""Minimum ratio of a send's duration to the time until its receive begins, for a send that waits for it."""
+
+
 @dataclass(frozen=True)
 class Causes(Table):
     """The cause of each wait; arrays of shape (w,)."""
@@ -81,12 +85,15 @@ def find_waits(run: RunMpi) -> Waits:
 
 
 def blocked_sends(run: RunMpi) -> Ints:
-    """Return the sends whose call ends after the receive has begun: a rendezvous."""
-    ops, end = run.operations, run.calls.end
+    """Return the sends whose call ends after the receive has begun: a rendezvous.
+
+    A long call that ends nearly then is one too: clocks are aligned to some microseconds.
+    """
+    ops, calls = run.operations, run.calls
     sends = ops.matched_sends
-    posted = run.calls.start[ops.begin[ops.partner[sends]]]
-    late = posted > run.calls.start[ops.completes[sends]]
-    return sends[late & (end[ops.completes[sends]] > posted)]
+    call = ops.completes[sends]
+    waited = calls.start[ops.begin[ops.partner[sends]]] - calls.start[call]
+    return sends[(waited > 0) & (calls.length[call] > _NEARLY * waited)]
 
 
 def scan_predecessors(run: RunMpi, rows: Ints) -> tuple[Ints, Ints]:

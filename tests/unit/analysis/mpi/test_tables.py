@@ -57,6 +57,10 @@ def test_a_send_waits_for_a_late_receiver_only_where_it_is_blocked() -> None:
     program.call(0, "MPI_Send", 70, 130, send(1))
     program.call(1, "MPI_Recv", 120, 131, receive(0))
     assert [one[:5] for one in waits(program)] == [(0, "MPI_Send", "late receiver", 50, 1)]
+    # One that ends shortly before its receive begins was blocked: clocks agree to some microseconds.
+    program.call(0, "MPI_Send", 140, 198, send(1))
+    program.call(1, "MPI_Recv", 200, 201, receive(0))
+    assert [one[:5] for one in waits(program)] == [(0, "MPI_Send", "late receiver", 50 + 58, 1)]
 
 
 def test_a_receive_waits_for_the_wrong_message_while_another_is_there() -> None:
