@@ -351,13 +351,13 @@ def collect_and_tell(
     from hpcprof.results.collect.run_profiles import profiles_of, readable
     from hpcprof.results.collect.stalls import is_unprofiled
     from hpcprof.runs.live_steps import describe_live_steps
-    from hpcprof.submit.remote.mirror import bring_profiles, host_of
+    from hpcprof.submit.remote.mirror import fetch_profiles, host_of
 
     if (host := host_of(run)) is not None:
         values = {"--step-range": step_range, "--program": program}
         options = [word for name, value in values.items() if value for word in (name, value)]
         output = collect_there(run, host, store, options)
-        for sentence in output if output is not None else bring_profiles(run):
+        for sentence in output if output is not None else fetch_profiles(run):
             echo(sentence if output is not None else f"hpcprof: {sentence}", err=True)
         if output is not None:
             profiles = counted(len(store.profiles(run.id)), "profile")

@@ -106,10 +106,10 @@ def show_remarks(site: Site, jobs: Sequence[Job]) -> None:
     That the facts about a site are second hand is printed once a day.
     """
     from hpcprof.common.daily import is_due
-    from hpcprof.submit.jobs.checks import remarks, second_hand
+    from hpcprof.submit.jobs.checks import remarks, unverified_facts
     from hpcprof.submit.jobs.presence import borrowed_program
 
-    facts = second_hand(site)
+    facts = unverified_facts(site)
     shown_facts = [facts] if facts and is_due(facts) else []
     sentences = [sentence for job in jobs for sentence in (*remarks(job, site), borrowed_program(site, job))]
     for sentence in filter(None, dict.fromkeys([*shown_facts, *sentences, unread_input(jobs[0].arguments)])):

@@ -196,7 +196,7 @@ def _wait_for_end(run: Run) -> JobStatus:
     try:
         from hpcprof.cli.progress import WaitingLine
         from hpcprof.results.collect.stalls import stall_sentence
-        from hpcprof.submit.runs.failures import warnings_of_completed
+        from hpcprof.submit.runs.failures import completion_warnings
         from hpcprof.submit.schedulers.base import JobState
         from hpcprof.submit.waiting import describe_failure, ended_by_stall, wait_until_ended
 
@@ -208,7 +208,7 @@ def _wait_for_end(run: Run) -> JobStatus:
         sys.exit(130)
     if status.state is JobState.COMPLETED:
         echo(str(status))
-        for warning in warnings_of_completed(run):
+        for warning in completion_warnings(run):
             echo(f"hpcprof: warning: {warning}.", err=True)
     elif ended_by_stall(run):
         echo(f"hpcprof: {run.id} {status}\n{stall_sentence(run)}", err=True)

@@ -26,7 +26,7 @@ from hpcprof.serve.catalogue import Catalogue
 from hpcprof.serve.sql import MOST_CHARACTERS, SqlDesk
 from hpcprof.serve.tile_cache import TileCache
 from hpcprof.serve.tiles import Tiles
-from hpcprof.submit.remote.mirror import bring_profiles, host_of
+from hpcprof.submit.remote.mirror import fetch_profiles, host_of
 
 _MAX_TEXTS = 100
 _INSTRUCTIONS = """\
@@ -64,7 +64,7 @@ def make_server(runs_dir: Path, db: str | None, submitting: Submitting | None) -
 def _collect(run: Run, store: Store) -> None:
     host = host_of(run)
     if host is None or collect_there(run, host, store, []) is None:
-        bring_profiles(run)
+        fetch_profiles(run)
         Results(run, store).collect()
 
 

@@ -18,15 +18,15 @@ from hpcprof.submit.sites.model import Launcher, LauncherName, Site
 
 # The order in which the wrapper asks: a launcher's own variables first. If one launcher runs inside another
 # (mpirun in a Slurm job), the outer one's variables describe the launcher's helpers, not the ranks.
-_MPI = ("pals", "ompi", "pmi", "flux", "pmix", "slurm", "torchrun")
+_RANK_VARIABLES = ("pals", "ompi", "pmi", "flux", "pmix", "slurm", "torchrun")
 
-_WAYS = re.compile("-+(launcher|launcher-exec|rmk|iface|f|hosts?|hostfile|machinefile|mca|prtemca|prefix)")
-"""Options of MPICH's and Open MPI's mpiexec that choose how it starts processes on other nodes."""
+_REACH = re.compile("-+(launcher|launcher-exec|rmk|iface|f|hosts?|hostfile|machinefile|mca|prtemca|prefix)")
+"""Options of MPICH's and Open MPI's mpiexec for the start of processes on other nodes."""
 
-MEETING = "{meeting}"
+RENDEZVOUS = "{meeting}"
 """Placeholder in an argv for the first node of the job and a port, which the script determines."""
 
-MEETING_HOST, MEETING_PORT = "{meeting_host}", "{meeting_port}"
+RENDEZVOUS_HOST, RENDEZVOUS_PORT = "{meeting_host}", "{meeting_port}"
 """Placeholders for each of the two."""
 
 
@@ -42,7 +42,7 @@ def refuses_root(output: str) -> bool:
 
 
 _WORKER_SIGNALS = ("USR1", "USR2", "ALRM", "XCPU")
-_DEAF = ("sh", "-c", f"trap '' {' '.join(_WORKER_SIGNALS)}; exec \"$@\"", "hpcprof")
+_UNSIGNALLED = ("sh", "-c", f"trap '' {' '.join(_WORKER_SIGNALS)}; exec \"$@\"", "hpcprof")
 """Starts a launcher of workers that ignores their signals, which would end it."""
 
 _SIGNAL_STARTER = (
@@ -59,7 +59,7 @@ class LauncherDescription(msgspec.Struct, frozen=True):
 
     command: Callable[[Site, Job], list[str]]
     """``(site, job) -> argv``, which the program of each rank follows."""
-    rank_variables: tuple[str, ...] = _MPI
+    rank_variables: tuple[str, ...] = _RANK_VARIABLES
     """Families of environment variables that the wrapper asks for the rank, in this order."""
     several_nodes: bool = True
     """True if it starts ranks on several nodes."""
@@ -93,10 +93,10 @@ def with_launcher(site: Site, job: Job) -> Site:
 def launch_command(site: Site, job: Job) -> list[str]:
     """Return the launcher's argv, which the program of each rank follows; empty for no launcher."""
     site = with_launcher(site, job)
-    return _by_mpiexec(LAUNCHERS[site.launcher.name].command(site, job), job)
+    return _with_chosen_mpiexec(LAUNCHERS[site.launcher.name].command(site, job), job)
 
 
-def _by_mpiexec(words: list[str], job: Job) -> list[str]:
+def _with_chosen_mpiexec(words: list[str], job: Job) -> list[str]:
     """Return a launch by the program of ``-o mpiexec=PATH``, if it is one by mpiexec."""
     path = job.options.get("mpiexec") if words[:1] in (["mpiexec"], ["mpirun"]) else ""
     return [path, *words[1:]] if path else words
@@ -129,7 +129,7 @@ def find_mpiexec(family: str | None = None) -> str | None:
     return paths[0] if paths else shutil.which("mpiexec")
 
 
-def _no_words(site: Site, job: Job) -> list[str]:
+def _no_launcher(site: Site, job: Job) -> list[str]:
     if job.ranks > 1:
         raise UsageError(f"site {site.name} has no launcher: it runs one rank, not {job.ranks}.")
     if job.launcher_args:
@@ -250,13 +250,14 @@ def _torchrun(site: Site, job: Job) -> list[str]:
     if any(PurePath(word).name.startswith("accelerate") for word in job.workers):
         count = ["--num_processes", str(job.ranks), "--num_machines", str(job.nodes)]
         local, alone = [*job.workers, "--no_python", *count], []
-        meeting = ["--rdzv_backend", "c10d", "--machine_rank", "0", "--main_process_ip", MEETING_HOST]
-        meeting += ["--main_process_port", MEETING_PORT]
+        rendezvous = ["--rdzv_backend", "c10d", "--machine_rank", "0", "--main_process_ip", RENDEZVOUS_HOST]
+        rendezvous += ["--main_process_port", RENDEZVOUS_PORT]
     else:
         local = [*(job.workers or ["torchrun"]), "--no-python", f"--nproc-per-node={job.ranks_per_node}"]
-        meeting = [f"--nnodes={job.nodes}", "--rdzv-backend=c10d", f"--rdzv-endpoint={MEETING}"]
+        rendezvous = [f"--nnodes={job.nodes}", "--rdzv-backend=c10d", f"--rdzv-endpoint={RENDEZVOUS}"]
         alone = ["--standalone"]
-    start = local + alone if job.nodes == 1 else [*on_each_node(site, job), *_DEAF, *local, *meeting]
+    across = [*on_each_node(site, job), *_UNSIGNALLED, *local, *rendezvous]
+    start = across if job.nodes > 1 else local + alone
     return [*start, *site.launcher.arguments, *_SIGNAL_STARTER]
 
 
@@ -272,21 +273,22 @@ def on_each_node(site: Site, job: Job) -> list[str]:
     if job.nodes == 1:
         return []
     name = starter(site)
-    argv = _by_mpiexec(LAUNCHERS[name].on_each_node.format(nodes=job.nodes).split(), job)
+    argv = _with_chosen_mpiexec(LAUNCHERS[name].on_each_node.format(nodes=job.nodes).split(), job)
     assert argv, name
     if name is site.launcher.name:
-        argv[1:1] = _ways_to_nodes(site.launcher.arguments)
+        argv[1:1] = _connection_arguments(site.launcher.arguments)
     if name is LauncherName.SRUN and job.cpus_per_rank:
         # This one process starts all ranks of its node.
         argv.append(f"--cpus-per-task={job.ranks_per_node * job.cpus_per_rank}")
     return [*argv, *job.launcher_args] if job.workers else argv
 
 
-def _ways_to_nodes(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments of mpiexec that say how it reaches other nodes, with their values."""
+def _connection_arguments(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments of mpiexec by which it reaches other nodes, with their values."""
     is_option, words = False, []
     for word in arguments:
-        is_option = bool(_WAYS.fullmatch(word.partition("=")[0])) if word.startswith("-") else is_option
+        if word.startswith("-"):
+            is_option = _REACH.fullmatch(word.partition("=")[0]) is not None
         words += [word] if is_option else []
     return words
 
@@ -314,7 +316,7 @@ def core_numbers(cores: str) -> set[int]:
 
 
 LAUNCHERS: dict[LauncherName, LauncherDescription] = {
-    LauncherName.NONE: LauncherDescription(_no_words, several_nodes=False),
+    LauncherName.NONE: LauncherDescription(_no_launcher, several_nodes=False),
     LauncherName.MPIEXEC: LauncherDescription(
         _mpiexec,
         several_nodes=False,
@@ -349,19 +351,16 @@ LAUNCHERS: dict[LauncherName, LauncherDescription] = {
         lambda site, job: [
             "mpiexec",
             *site.launcher.arguments,
-            "-n",
-            str(job.ranks),
-            "-ppn",
-            str(job.ranks_per_node),
+            *f"-n {job.ranks} -ppn {job.ranks_per_node}".split(),
         ],
-        rank_variables=("pmi", *_MPI),  # variables of the submitting shell may come to other nodes
+        rank_variables=("pmi", *_RANK_VARIABLES),  # variables of the submitting shell may come to other nodes
         on_each_node="mpiexec -n {nodes} -ppn 1",
         mpi_operator_name="MPICH",
         withheld_signals=("USR2", "XCPU"),  # seen with Hydra of MPICH 5.0
     ),
     LauncherName.OPENMPI: LauncherDescription(
         _openmpi,
-        rank_variables=("ompi", *_MPI),
+        rank_variables=("ompi", *_RANK_VARIABLES),
         on_each_node="mpirun -n {nodes} --map-by ppr:1:node --bind-to none",
         mpi_operator_name="OpenMPI",
         ends_other_ranks=True,

@@ -10,7 +10,7 @@ from pathlib import Path
 from hpcprof.node.program_words import PYTHON, SHELL, commands, family_of
 
 _ELF = b"\x7fELF"
-_NOTHING = re.compile(rb"(?!)")
+_NO_MATCH = re.compile(rb"(?!)")
 _LIBRARY = re.compile(rb"\0(lib[\w+.-]*\.so[\w.]*)(?=\0)")
 _MPI4PY = ("lib/python3*/site-packages/mpi4py/MPI*.so", "lib/python3*/dist-packages/mpi4py/MPI*.so")
 
@@ -20,7 +20,7 @@ def linked_libraries(file: Path) -> list[str]:
     return sorted({name.decode() for name in _find_pattern(file, _LIBRARY) or []})
 
 
-def lacks(file: Path, word: str) -> bool:
+def lacks_word(file: Path, word: str) -> bool:
     """Return whether a file is an executable, or a library, that contains a word in no case."""
     return _find_pattern(file, re.compile(re.escape(word.encode()), re.IGNORECASE)) == []
 
@@ -50,7 +50,7 @@ def is_compiled(arguments: Sequence[str], directory: str) -> bool:
     file = program_file(last, directory)
     if file is None or any(interpreter.fullmatch(file.name) for interpreter in (PYTHON, SHELL)):
         return False
-    return _find_pattern(file, _NOTHING) is not None
+    return _find_pattern(file, _NO_MATCH) is not None
 
 
 def mpi_family(arguments: Sequence[str], directory: str) -> str | None:

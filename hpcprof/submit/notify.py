@@ -37,8 +37,8 @@ def check_target(text: str, where: str) -> None:
         raise UsageError(f"{where}: {error}.") from None
 
 
-def targets(texts: Sequence[str], named: dict[str, str], only_names: str = "") -> dict[str, str]:
-    """Return targets by the names that a run may show; a file ``only_names`` may name, not give them."""
+def targets(texts: Sequence[str], named: dict[str, str], job_file: str = "") -> dict[str, str]:
+    """Return targets by the names that a run may show; a ``job_file`` may name targets, not give them."""
     names = {}
     for text in texts:
         if TARGET_NAME.fullmatch(text):
@@ -46,15 +46,15 @@ def targets(texts: Sequence[str], named: dict[str, str], only_names: str = "") -
                 advice = "hpcprof config set notify.NAME TARGET adds one"
                 raise unknown("name", text, named, f" of {FLAG}; {advice}")
             names[text] = named[text]
-        elif only_names:
-            raise UsageError(f"{only_names}: notify names targets of your own configuration (notify.NAME).")
+        elif job_file:
+            raise UsageError(f"{job_file}: notify names targets of your own configuration (notify.NAME).")
         else:
             check_target(text, FLAG)
             names[f"given-{sha256(text.encode()).hexdigest()[:12]}"] = text
     return names
 
 
-def names_there(names: Sequence[str], host: str) -> list[str]:
+def remote_names(names: Sequence[str], host: str) -> list[str]:
     """Return the names of targets of a job on a host, which has the targets: they are not sent there."""
     if not all(TARGET_NAME.fullmatch(text) for text in names):
         place = f"~/.config/hpcprof/{folder().name}/NAME"
@@ -62,13 +62,13 @@ def names_there(names: Sequence[str], host: str) -> list[str]:
     return list(names)
 
 
-def resolve(named: dict[str, str]) -> list[str]:
-    """Return the names of targets, which `keep` writes when a job with these names is submitted."""
+def remember(named: dict[str, str]) -> list[str]:
+    """Return the names of targets, which `write_targets` writes when a job with these names is submitted."""
     _resolved.update(named)
     return list(named)
 
 
-def keep(names: Sequence[str]) -> None:
+def write_targets(names: Sequence[str]) -> None:
     """Write the targets of a job to files that only the user can read; an earlier job's files remain."""
     for name in _resolved.keys() & {*names}:
         path = folder() / name

@@ -19,7 +19,7 @@ from hpcprof.submit.jobs.job import JobSpec
 from hpcprof.submit.jobs.presence import check_present
 from hpcprof.submit.jobs.request import resolve
 from hpcprof.submit.launchers import launch_command
-from hpcprof.submit.notify import keep
+from hpcprof.submit.notify import write_targets
 from hpcprof.submit.remote.folders import send_folder, send_texts
 from hpcprof.submit.remote.host import Host
 from hpcprof.submit.remote.request import CODE, HOME, Sync
@@ -65,7 +65,7 @@ def submit(
     with on_host(host, runs_directory):
         client = _answering_client(started_by)
         after = _job_ids(job, runs_directory, client, started_by)
-        keep(job.notify)
+        write_targets(job.notify)
         # Rendered once to find mistakes in a template before anything is made.
         draft = Path(host.folder("RUN_ID")) if host else runs_directory / "RUN_ID"
         render_scripts(site, job, draft, command_line, template, script)
@@ -203,7 +203,7 @@ def submit_array(
             raise UsageError(
                 f"--array: {len(jobs)} runs exceed the scheduler's limit of {largest} for one job array."
             )
-        keep(jobs[0].notify)
+        write_targets(jobs[0].notify)
         # Rendered once to find mistakes before anything is made.
         render_array(site, jobs, runs_directory / "SWEEP_ID", command_line, at_once, template)
         sweep = runs_directory / runs.new_run_id(jobs[0].name, runs_directory)

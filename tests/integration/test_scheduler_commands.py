@@ -143,7 +143,7 @@ def test_pbs_many_jobs_are_asked_for_by_id_and_those_that_take_too_long_in_the_n
     runs = [make_run(f"{number}.s", finished="0") for number in range(1, 21)]
     PBS.poll(runs)
     assert [call[-1] for call in calls()] == [f"{number}.s" for number in range(1, 21)]
-    monkeypatch.setattr("hpcprof.submit.schedulers.pbs.ALL_SECONDS", -1.0)
+    monkeypatch.setattr("hpcprof.submit.schedulers.pbs.POLL_SECONDS", -1.0)
     late = PBS.poll(runs)[runs[0].id]
     assert (late.state, late.reason.partition(":")[0]) == (JobState.UNKNOWN, "not asked for")
 

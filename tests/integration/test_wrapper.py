@@ -703,7 +703,7 @@ def start_job(
 
 
 TUTORIAL = {"RANK": "7", "WORLD_SIZE": "9", "LOCAL_RANK": "5", "LOCAL_WORLD_SIZE": "6"}
-MEETING = {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "1"}
+RENDEZVOUS = {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "1"}
 OUTER_JOB = {
     **{"TORCHELASTIC_RUN_ID": "x", "OMPI_COMM_WORLD_RANK": "2", "OMPI_MCA_ess_base_vpid": "2"},
     **{"PMI_RANK": "3", "PMI_SIZE": "4", "PMIX_RANK": "3", "PALS_RANKID": "3", "PALS_LOCAL_RANKID": "1"},
@@ -732,17 +732,17 @@ OUTER_JOB = {
 def test_the_ranks_have_their_own_numbers_whatever_the_shell_holds(shell: str, tmp_path: Path) -> None:
     (tmp_path / "state").mkdir()
     (tmp_path / "state/meeting").write_text("node1:20007\n")
-    run_wrapper(shell, job(), tmp_path, {**LAUNCHERS["Slurm"], **TUTORIAL, **MEETING}, *SHOW_TORCH)
+    run_wrapper(shell, job(), tmp_path, {**LAUNCHERS["Slurm"], **TUTORIAL, **RENDEZVOUS}, *SHOW_TORCH)
     assert (tmp_path / "logs/rank00003.out").read_text() == "3/4 1/2/1 node1:20007\n"
 
 
 @pytest.mark.parametrize("launch", [[], ["env", "PMI_RANK=0", "PMI_SIZE=1"]])
 def test_a_job_forgets_the_ranks_of_the_shell_that_submits(launch: list[str], tmp_path: Path) -> None:
-    names = (*TUTORIAL, *MEETING, *OUTER_JOB, "PET_MAX_RESTARTS")
+    names = (*TUTORIAL, *RENDEZVOUS, *OUTER_JOB, "PET_MAX_RESTARTS")
     show = f"import os; print(*(f'{{n}}={{os.environ[n]}}' for n in {names} if n in os.environ))"
     asked = job(nodes=1, ranks_per_node=1, arguments=[sys.executable, "-c", show])
     settings = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "PMIX_MCA_gds": "hash", "PET_MAX_RESTARTS": "1"}
-    assert start_job(tmp_path, asked, launch, **TUTORIAL, **MEETING, **OUTER_JOB, **settings).wait() == 0
+    assert start_job(tmp_path, asked, launch, **TUTORIAL, **RENDEZVOUS, **OUTER_JOB, **settings).wait() == 0
     told = dict(word.split("=") for word in (tmp_path / "logs/rank00000.out").read_text().split())
     started = {"PMI_RANK": "0", "PMI_SIZE": "1"} if launch else {}
     own = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "HPCPROF_RANK": "0"}

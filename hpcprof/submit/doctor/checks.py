@@ -54,7 +54,7 @@ def perf_events(machine: Inspected) -> CheckResult:
 
 
 def stalls(machine: Inspected) -> CheckResult:
-    """Check which evidence of a stall can be kept beside Python stacks and collectives."""
+    """Check that native stacks can be kept as evidence of a stall, beside Python stacks."""
     tool = next(filter(machine.which, ("eu-stack", "gdb", "py-spy")), None)
     scope = (machine.read(Path("/proc/sys/kernel/yama/ptrace_scope")) or "0").strip()
     always = "Python stacks, collectives of PyTorch and the state of processes are kept"
@@ -177,15 +177,15 @@ _VERSIONS = (
     "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; "
     "print(mpi4py.__version__, *MPI.Get_version())"
 )
-_WITH_LARGE_COUNTS = 4
+_LARGE_COUNTS_VERSION = 4
 """The first version of mpi4py that calls functions such as ``MPI_Send_c``, and of MPI that has them."""
 
-_WITHOUT_LARGE_COUNTS = (2023, 4)
+_LAST_NSYS_WITHOUT_LARGE_COUNTS = (2023, 4)
 """The last version of nsys that is known not to trace them."""
 
 
 def mpi_profiling(machine: Inspected) -> CheckResult:
-    """Say which profilers record calls of MPI here."""
+    """Name the profilers that record calls of MPI here."""
     if machine.scheduler.runs_in_image:
         return absent("The profilers are in the image that the jobs run in.")
     sentences = []
@@ -226,11 +226,11 @@ def _eztrace_modules(machine: Inspected) -> list[str]:
 def _loses_mpi4py(machine: Inspected) -> bool:
     """Return whether mpi4py calls functions that nsys does not trace: those for large counts."""
     version = _version(machine.run(["nsys", "--version"]).stdout)
-    if version is None or tuple(map(int, version.split(".")[:2])) > _WITHOUT_LARGE_COUNTS:
+    if version is None or tuple(map(int, version.split(".")[:2])) > _LAST_NSYS_WITHOUT_LARGE_COUNTS:
         return False
     answer = machine.run([machine.python, "-c", NO_WORKING_FOLDER + _VERSIONS])
     match = re.search(r"^(\d+)\S* (\d+) \d+$", answer.stdout, re.MULTILINE)
-    return match is not None and min(map(int, match.groups())) >= _WITH_LARGE_COUNTS
+    return match is not None and min(map(int, match.groups())) >= _LARGE_COUNTS_VERSION
 
 
 def _tool(machine: Inspected, command: str, product: str) -> CheckResult:
@@ -319,8 +319,8 @@ def examine(
             results[name] = broken(f"The check failed: {type(error).__name__}: {error}.", "Report it.")
 
     in_job = _STARTS_RANKS in checks and machine.starts_ranks and not machine.scheduler.runs_here
-    beside = [name for name in checks if not (in_job and name == _STARTS_RANKS)]
-    threads = {name: threading.Thread(target=run, args=[name], daemon=True) for name in beside}
+    in_threads = [name for name in checks if not (in_job and name == _STARTS_RANKS)]
+    threads = {name: threading.Thread(target=run, args=[name], daemon=True) for name in in_threads}
     for thread in threads.values():
         thread.start()
     deadline = time.monotonic() + seconds

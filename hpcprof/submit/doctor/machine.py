@@ -134,10 +134,10 @@ class Inspected(msgspec.Struct, frozen=True):
         return self.probe or self.in_job or self.scheduler.runs_here
 
 
-QUEUE_SECONDS = 120
-"""The most seconds that the job waits for a node."""
-MINUTES = 5
-"""Its time limit, which ends it if hpcprof is killed."""
+TRIAL_QUEUE_SECONDS = 120
+"""Maximum seconds that the job of a check waits for a node."""
+TRIAL_MINUTES = 5
+"""The walltime of the job of a check, which ends it if hpcprof is killed."""
 
 
 class NotGranted(HpcprofError):
@@ -155,12 +155,12 @@ def trial_job(
 
     folder = Path(tempfile.mkdtemp(prefix=".hpcprof-probe-", dir=nearest_folder(machine.runs)))
     try:
-        spec = JobSpec(tuple(program), ranks_per_node=ranks, walltime=f"{MINUTES}m")
+        spec = JobSpec(tuple(program), ranks_per_node=ranks, walltime=f"{TRIAL_MINUTES}m")
         run = submit(machine.site, make_job(machine.site, spec), folder, ["hpcprof", "doctor", option])
-        status = poll_until(run, QUEUE_SECONDS)
+        status = poll_until(run, TRIAL_QUEUE_SECONDS)
         if not status.state.ended:
             cancel_and_wait([run])
-            raise NotGranted(f"the job is {status} after {QUEUE_SECONDS} s.")
+            raise NotGranted(f"the job is {status} after {TRIAL_QUEUE_SECONDS} s.")
         yield run, status
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -13,8 +13,8 @@ from hpcprof.common.errors import HpcprofError
 from hpcprof.common.processes import NO_WORKING_FOLDER
 from hpcprof.submit import mpi_types
 from hpcprof.submit.doctor.machine import (
-    MINUTES,
-    QUEUE_SECONDS,
+    TRIAL_MINUTES,
+    TRIAL_QUEUE_SECONDS,
     Answer,
     CheckResult,
     Inspected,
@@ -70,7 +70,7 @@ def _mpiexec(machine: Inspected) -> CheckResult:
     if not (machine.scheduler.runs_here or machine.in_job):
         return _probe_in_job(machine) if machine.probe else _launcher_of_jobs(machine, command, mpiexec)
     if mpiexec is None:
-        return _absent(command)
+        return _no_launcher(command)
     answer = machine.run([mpiexec, "-n", "2", machine.python, "-c", NO_WORKING_FOLDER + _RANKS], _OPEN_MPI)
     ranks = sorted(re.findall(r"rank \d+ of \d+", answer.stdout))
     if answer.ok and ranks == ["rank 0 of 2", "rank 1 of 2"]:
@@ -90,7 +90,7 @@ def _mpiexec(machine: Inspected) -> CheckResult:
     return judge(f"{mpiexec} does not start 2 ranks: {answer.why}.", remedy)
 
 
-def _absent(command: str) -> CheckResult:
+def _no_launcher(command: str) -> CheckResult:
     remedy = "Load the site's MPI module, or install hpcprof[workloads]."
     return absent(f"{command} is not on the PATH.", remedy)
 
@@ -115,7 +115,7 @@ def _launcher_of_jobs(machine: Inspected, command: str, binary: str | None) -> C
             )
             return warning(observation, f"Add to the site: setup: {lines}.")
     if binary is None:
-        return _absent(command)
+        return _no_launcher(command)
     return ok(f"{binary} was found, and no ranks were started.", probe)
 
 
@@ -171,7 +171,7 @@ def probe_srun(machine: Inspected) -> Probe:
         return Probe(warning(observation, remedy))
     if wanted not in ("", mpi_types.AUTO) and not re.search(rf"\b{re.escape(wanted)}\b", listed):
         observation = f"The site names srun --mpi={wanted}, but srun has {', '.join(types)}."
-        return Probe(broken(observation, _name_it("one of them")))
+        return Probe(broken(observation, _type_remedy("one of them")))
     if not machine.starts_ranks:
         finds = ", and jobs find the one that works" if wanted == mpi_types.AUTO else ""
         observation = f"srun has the types {', '.join(types)}{finds}; no ranks were started."
@@ -188,7 +188,7 @@ def _no_allocation(reason: object) -> Probe:
     return Probe(warning(f"No ranks were started: {reason}.", remedy))
 
 
-def _name_it(type_: str) -> str:
+def _type_remedy(type_: str) -> str:
     return f"Set the default of the site's option {mpi_types.OPTION} to {type_}."
 
 
@@ -223,7 +223,7 @@ def _judge(library: str, candidates: Sequence[str], wanted: str, works: str | No
         return Probe(ok(f"2 ranks of {library} form one job with {how}."), works)
     which = f"--mpi={wanted}" if wanted else "Slurm's default type"
     observation = f"2 ranks of {library} form no job with srun and {which}, but they do with {how}."
-    return Probe(broken(observation, _name_it(works or '""')), works)
+    return Probe(broken(observation, _type_remedy(works or '""')), works)
 
 
 def _first_that_works(
@@ -248,16 +248,16 @@ def _allocation(machine: Inspected) -> Iterator[list[str]]:
         return
     site = machine.site
     where = [f"{machine.scheduler.keys_of(site).queue_directive}={site.queue}"] if site.queue else []
-    shape = ["--nodes=1", "--ntasks=2", f"--time={MINUTES}", "--job-name=hpcprof-probe"]
+    shape = ["--nodes=1", "--ntasks=2", f"--time={TRIAL_MINUTES}", "--job-name=hpcprof-probe"]
     # GPUs and kinds of nodes, as the site's jobs ask for them.
     job = make_job(site, JobSpec(("true",), ranks_per_node=2), draft=True)
     directives = [word for line in machine.scheduler.directives(site, job) for word in shlex.split(line)]
-    command = ["salloc", "--no-shell", f"--immediate={QUEUE_SECONDS}", *shape, *where, *directives]
-    answer = machine.run(command, seconds=QUEUE_SECONDS + 30.0)
+    command = ["salloc", "--no-shell", f"--immediate={TRIAL_QUEUE_SECONDS}", *shape, *where, *directives]
+    answer = machine.run(command, seconds=TRIAL_QUEUE_SECONDS + 30.0)
     granted = re.search(r"Granted job allocation (\d+)", answer.stderr)
     if granted is None:
         waited = "Connection timed out" in answer.stderr or answer.exit_code is None
-        late = f"Slurm gave no node within {QUEUE_SECONDS} s"
+        late = f"Slurm gave no node within {TRIAL_QUEUE_SECONDS} s"
         raise NotGranted(late if waited else answer.why)
     try:
         yield [f"--jobid={granted[1]}"]

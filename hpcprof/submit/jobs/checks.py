@@ -27,7 +27,7 @@ from hpcprof.submit.sites.files import MPS
 from hpcprof.submit.sites.model import LauncherName, NodeRequest, Queue, Required, Site, Vendor
 
 _VALUE = r"[^\s\"'\\#$`]+"
-_OWN_DEVICE = re.compile(
+_DEVICE_BY_LOCAL_RANK = re.compile(
     r"^[^#\n]*(?:set_device\(|\bdevice\(|[\"']cuda:|device_ids=\[)[^#%\n]*local_?rank[^#%\n]*$",
     re.IGNORECASE | re.MULTILINE,
 )
@@ -35,14 +35,14 @@ _OWN_DEVICE = re.compile(
 
 _PASSED_OPTION = re.compile(rf"-[A-Za-z] ?({_VALUE})?|--[a-z][a-z0-9-]*([= ]{_VALUE})?")
 _STEPS = re.compile(r"(?P<first>\d{1,9})(?:-(?P<last>\d{1,9}))?")
-_SHAPE = re.compile(
+_COUNT_OPTION = re.compile(
     r"-[nN]\d*|--?(np|ppn|nodes|ntasks|ntasks-per-node|tasks-per-node|nrs|rs_per_host|nnodes|nproc[-_]per[-_]node)"
     r"(=.*)?"
 )
 """Options of launchers for the numbers of nodes and ranks."""
-_RANK_CPUS = re.compile(r"-c\d*|--(cpus-per-task|cores-per-task|cpu_per_rs|depth)(=.*)?")
+_CPUS_OPTION = re.compile(r"-c\d*|--(cpus-per-task|cores-per-task|cpu_per_rs|depth)(=.*)?")
 """Options of launchers for the CPUs of a rank."""
-_MAKERS = {Vendor.AMD: "AMD", Vendor.INTEL: "Intel", Vendor.NVIDIA: "NVIDIA"}
+_VENDOR_NAMES = {Vendor.AMD: "AMD", Vendor.INTEL: "Intel", Vendor.NVIDIA: "NVIDIA"}
 
 
 def site_options(site: Site, options: Mapping[str, str]) -> dict[str, str]:
@@ -202,22 +202,22 @@ def execution_queue(job: Job, site: Site) -> str:
     return next(fitting, job.queue)
 
 
-def second_hand(site: Site) -> str:
+def unverified_facts(site: Site) -> str:
     """Return a sentence without a full stop if the facts about a site are second hand; empty otherwise."""
     source = f": {site.source}" if site.source else ""
     return "" if site.verified else f"the facts about site {site.name} are second hand{source}"
 
 
 def remarks(job: Job, site: Site) -> list[str]:
-    """Return what a user should know before submitting a checked job, as sentences without a full stop."""
+    """Return remarks on a checked job for its user, as sentences without a full stop."""
     sentences = []
     job_name = find_scheduler(site.scheduler).job_name(job.name)
     if job_name != job.name:
         sentences.append(f"the scheduler shows the job {job.name!r} as {job_name}")
-    behind = execution_queue(job, site)
-    if behind != job.queue:
-        sentences.append(f"queue {job.queue} routes this job to {behind}")
-    sentences += [*launcher_remarks(job, site), *_unknown_steps(job), *_devices_by_rank(job, site)]
+    routed_queue = execution_queue(job, site)
+    if routed_queue != job.queue:
+        sentences.append(f"queue {job.queue} routes this job to {routed_queue}")
+    sentences += [*launcher_remarks(job, site), *_uncounted_steps(job), *_devices_by_rank(job, site)]
     if gpus_are_shared(site, job):
         started = job.options.get(MPS) == "true"
         mps = f"; -o {MPS}=true starts NVIDIA's MPS, without which they take turns" if not started else ""
@@ -231,8 +231,8 @@ def remarks(job: Job, site: Site) -> list[str]:
     return sentences if site.host else [*sentences, *unused_options(find_scheduler(site.scheduler), job)]
 
 
-def _unknown_steps(job: Job) -> Iterator[str]:
-    """Yield that a profiler records a program whose steps nothing counts from its start."""
+def _uncounted_steps(job: Job) -> Iterator[str]:
+    """Yield a remark if nothing counts the steps to capture, so that the profiler records from the start."""
     profiler = find_profiler(job.profiler)
     counted = target_of(job).marks_steps or not profiler.command
     if job.capture_steps and not counted and job.profiler_options.get("capture", "auto") == "auto":
@@ -244,13 +244,13 @@ def _unknown_steps(job: Job) -> Iterator[str]:
 
 
 def _devices_by_rank(job: Job, site: Site) -> Iterator[str]:
-    """Yield that a script takes the GPU of its rank's number, where each rank sees its own GPU alone."""
+    """Yield a remark on a script that takes a GPU by LOCAL_RANK where each rank sees its own GPU alone."""
     script = script_of(job.arguments) if job.workload is None and not job.workers else ""
     if not (script and site.affinity.devices and job.ranks_per_node > 1 and job.gpus_per_rank in (None, 1)):
         return
     with suppress(OSError):
         text = read_text(Path(job.directory, script))
-        if (line := _OWN_DEVICE.search(text)) and "device_count" not in text:
+        if (line := _DEVICE_BY_LOCAL_RANK.search(text)) and "device_count" not in text:
             number = text.count("\n", 0, line.start()) + 1
             yield (
                 f"{script}, line {number}, takes a GPU by LOCAL_RANK, but on {site.name} each rank sees its "
@@ -266,7 +266,7 @@ def _check_launcher(job: Job, site: Site, scheduler: Scheduler) -> None:
         several = f"{word} is for several programs, and a run starts one"
         raise UsageError(f"{several}; let each rank choose: {BY_RANK}.", "program", "launcher_args")
     for word in job.launcher_args:
-        if _SHAPE.fullmatch(word) or (job.cpus_per_rank and _RANK_CPUS.fullmatch(word)):
+        if _COUNT_OPTION.fullmatch(word) or (job.cpus_per_rank and _CPUS_OPTION.fullmatch(word)):
             options = "--nodes, --ranks-per-node and --cpus-per-rank"
             raise UsageError(f"--launcher-arg {word}: {options} set it, for the job too.", "launcher_args")
     if job.nodes == 1:
@@ -294,7 +294,7 @@ def _check_profiler(job: Job, site: Site) -> None:
     if not _fits_gpus(job.profiler, site):
         # Others without a vendor record no GPU.
         able = [name for name in profilers_at(site) if name == TORCH.name or find_profiler(name).vendors]
-        gpus = f"the {_MAKERS[site.node.vendor]} GPUs of {site.name}"
+        gpus = f"the {_VENDOR_NAMES[site.node.vendor]} GPUs of {site.name}"
         advice = f"use --profiler {' or '.join(able or [NONE.name])}"
         raise UsageError(f"--profiler {job.profiler} cannot profile {gpus}; {advice}.", "profiler")
     profiler = find_profiler(job.profiler)
@@ -345,22 +345,22 @@ def _check_queue(job: Job, site: Site, scheduler: Scheduler) -> None:
 def _queue_problem(name: str, job: Job, site: Site, scheduler: Scheduler) -> str:
     queue = site.queues[name]
     if queue.route_only:
-        doors = [door for door, other in site.queues.items() if name in other.routes]
+        entries = [entry for entry, other in site.queues.items() if name in other.routes]
         return (
             f"--queue {name}: {name} of {site.name} accepts jobs from a routing queue only; use --queue "
-            f"{' or '.join(doors) or 'of another name'}."
+            f"{' or '.join(entries) or 'of another name'}."
         )
     if any(_option_limits(job, site)):
         return ""
     wrong = _broken_limit(job, queue, scheduler)
     if wrong:
         return f"queue {name} of {site.name} takes {wrong}."
-    behind = {route: _broken_limit(job, site.queues[route], scheduler) for route in queue.routes}
-    if behind and all(behind.values()):
-        each = "; ".join(f"{route} takes {reason}" for route, reason in behind.items())
+    broken_limits = {route: _broken_limit(job, site.queues[route], scheduler) for route in queue.routes}
+    if broken_limits and all(broken_limits.values()):
+        reasons = "; ".join(f"{route} takes {limit}" for route, limit in broken_limits.items())
         return (
             f"no queue behind {name} of {site.name} would run this job, though the scheduler may accept it "
-            f"and lose it: {each}."
+            f"and lose it: {reasons}."
         )
     return ""
 
@@ -397,7 +397,7 @@ def _option_limits(job: Job, site: Site) -> Iterator[tuple[str, str, Queue]]:
 
 
 def check_resources(job: Job, site: Site, options: Mapping[str, str]) -> None:
-    """Check what a job asks of its nodes; ``options`` are the options of the site that the user gave."""
+    """Check the requested resources of the nodes; ``options`` are those of the site that the user gave."""
     scheduler = find_scheduler(site.scheduler)
     for field, option in OPTIONS.items():
         value, has_it = getattr(job, field, None), field in scheduler.resources
@@ -449,7 +449,7 @@ def _check_passed_on(argument: str, site: Site, job: Job, scheduler: Scheduler) 
 def _claims(
     job: Job, site: Site, scheduler: Scheduler, options: Mapping[str, str]
 ) -> Iterator[tuple[str, str, frozenset[str]]]:
-    """Yield the values of the user that set something in the script, with their fields and what they set."""
+    """Yield the values that set something in the script: as the user wrote them, field, and settings."""
 
     def claim(field: str, sets: Iterable[str]) -> tuple[str, str, frozenset[str]]:
         return OPTIONS[field].shown(getattr(job, field)), field, frozenset(sets)

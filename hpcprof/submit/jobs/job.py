@@ -28,14 +28,14 @@ from hpcprof.submit.profilers import PROFILERS
 
 _DEFAULT_PCT = 20
 _MAX_PCT = 10_000
-_SLOW_OCCASION = re.compile(r"slow(?::(?P<percent>[0-9]{1,5}))?")
+_SLOW_TRIGGER = re.compile(r"slow(?::(?P<percent>[0-9]{1,5}))?")
 
 
 def parse_capture_when(text: str) -> int:
-    """Return by how many percent steps must be slower than before to be recorded; 0 for ``off``."""
+    """Return the percentage by which steps must slow down to be recorded; 0 for ``off``."""
     if text == "off":
         return 0
-    match = _SLOW_OCCASION.fullmatch(text)
+    match = _SLOW_TRIGGER.fullmatch(text)
     percent = int(match["percent"] or _DEFAULT_PCT) if match else 0
     if not 0 < percent <= _MAX_PCT:
         raise UsageError(f"--capture-when {text}: write slow, slow:PERCENT with 1 to {_MAX_PCT}, or off.")
@@ -43,9 +43,9 @@ def parse_capture_when(text: str) -> int:
 
 
 OUT_OF_MEMORY = "oom"
-"""The value of a job that keeps it only when a rank runs out of memory."""
+"""The value of ``--memory-history`` that keeps snapshots only when a rank runs out of memory."""
 
-MOST_STEPS = 8
+MAX_SNAPSHOTS = 8
 _SPAN = r"[0-9]{1,9}(?:-[0-9]{1,9})?"
 _STEPS = re.compile(rf"(?P<steps>[0-9]{{1,9}}(?:,[0-9]{{1,9}})*)(?:@(?P<ranks>{_SPAN}(?:,{_SPAN})*))?")
 
@@ -59,8 +59,8 @@ def parse_memory_history(text: str) -> str:
         valid = "steps as in 5,10, steps of some ranks as in 5,10@0,4-7, oom, or off"
         raise UsageError(f"--memory-history {text}: write {valid}.")
     steps = match["steps"].split(",")
-    if len(steps) > MOST_STEPS:
-        raise UsageError(f"--memory-history {text}: {len(steps)} steps; at most {MOST_STEPS} are kept.")
+    if len(steps) > MAX_SNAPSHOTS:
+        raise UsageError(f"--memory-history {text}: {len(steps)} steps; at most {MAX_SNAPSHOTS} are kept.")
     for span in (match["ranks"] or "").split(","):
         low, _, high = span.partition("-")
         if high and int(high) < int(low):

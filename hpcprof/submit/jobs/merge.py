@@ -47,11 +47,11 @@ def _from_settings(keys: Iterable[str], settings: Mapping[str, ConfigValue]) -> 
     origins = {}
     for setting in (settings[key] for key in keys if key in settings):
         head, is_option, option = setting.key.partition(".options.")
+        field = f"options.{option}" if is_option else head.rpartition(".")[2]
         if is_option:
             values["options"][option] = setting.value
         else:
-            values[head.rpartition(".")[2]] = setting.value
-        field = f"options.{option}" if is_option else head.rpartition(".")[2]
+            values[field] = setting.value
         origins[field] = ValueOrigin(setting.source, setting.key, personal=True)
     return JobSpec(**values, origins=origins)
 

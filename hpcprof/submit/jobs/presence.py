@@ -15,8 +15,8 @@ from hpcprof.runs.job_name import JAX_MODULES, imported_modules, runs_python, sc
 from hpcprof.submit.container.ranks import uses_container
 from hpcprof.submit.jobs.checks import AUTO
 from hpcprof.submit.jobs.workers import scripts_of
-from hpcprof.submit.linked_libraries import is_compiled, lacks, program_file
-from hpcprof.submit.profilers import OF_PROGRAMS_AS_THEY_ARE, find_profiler
+from hpcprof.submit.linked_libraries import is_compiled, lacks_word, program_file
+from hpcprof.submit.profilers import FOR_UNCHANGED_PROGRAMS, find_profiler
 from hpcprof.submit.profilers.base import NONE
 from hpcprof.submit.profilers.nsys import NSYS
 from hpcprof.submit.schedulers.registry import find_scheduler
@@ -29,7 +29,7 @@ from hpcprof.submit.sites.environment import (
 from hpcprof.submit.sites.model import Site
 from hpcprof.workloads import catalogue
 
-_ELSEWHERE = "; if only the nodes have it, name its folder under setup in the site"
+_SETUP_ADVICE = "; if only the nodes have it, name its folder under setup in the site"
 
 
 def check_present(site: Site, job: Job) -> None:
@@ -44,22 +44,22 @@ def check_present(site: Site, job: Job) -> None:
     complete, path = _search_path(site)
     if staged := staged_environment(site, job):
         path = f"{staged}/bin{os.pathsep}{path}"
-    elsewhere = "" if find_scheduler(site.scheduler).runs_here else _ELSEWHERE
+    setup_advice = "" if find_scheduler(site.scheduler).runs_here else _SETUP_ADVICE
     tools = catalogue.find(job.workload).tools(job.arguments) if job.workload else {}
     profiler = find_profiler(job.profiler)
     tool = profiler.needs or next(iter(profiler.command), "")
     word = tools.get(tool, tool)
     if job.workload is None:
-        _check_program(job, path if complete else None, elsewhere)
+        _check_program(job, path if complete else None, setup_advice)
         _check_built_in(job)
-    built_in = profiler.in_program and _contains(job, profiler.in_program)
+    built_in = profiler.in_program and _has_built_in(job, profiler.in_program)
     program = program_file(job.arguments, job.directory)
     if job.profiled_ranks and not profiler.runs_python and program and program.resolve().name != program.name:
         advice = "for Python use nsys or scorep-preload, else name that file"
         sentence = f"it cannot start {program.name}, a link to {program.resolve().name}; {advice}"
         raise UsageError(f"--profiler {job.profiler}: {sentence}.")
     if job.profiled_ranks and word and complete and not built_in and shutil.which(word, path=path) is None:
-        advice = f"install it, or load its module{elsewhere}"
+        advice = f"install it, or load its module{setup_advice}"
         raise UsageError(f"--profiler {job.profiler}: {word} is not on the PATH; {advice}.")
     script = script_of(job.arguments) if job.workload is None and added_folders(site) is not None else ""
     if script and not Path(job.directory, script).exists():
@@ -71,7 +71,7 @@ def profiler_at(
 ) -> str:
     """Return the profiler that ``name`` means at a site.
 
-    ``auto`` is that of its file, else the first of `OF_PROGRAMS_AS_THEY_ARE` on the PATH of this machine that
+    ``auto`` is that of its file, else the first of `FOR_UNCHANGED_PROGRAMS` on the PATH of this machine that
     takes the ``program``. A script that imports JAX or PyTorch has the profiler of that where nsys is absent,
     and only nsys records a program here that loads no MPI.
     ``able`` returns the profilers that work at the site; looking for those of other packages takes time.
@@ -86,7 +86,7 @@ def profiler_at(
         sentence = f"--profiler auto: site {site.name} names no profiler; {advice}."
         raise UsageError(sentence, "profiler", "site")
     in_python = runs_python(program)
-    fitting = [tool for tool in OF_PROGRAMS_AS_THEY_ARE if tool.runs_python or not in_python]
+    fitting = [tool for tool in FOR_UNCHANGED_PROGRAMS if tool.runs_python or not in_python]
     tools = {tool.name: tool.needs or tool.command[0] for tool in fitting if tool.name in other_names}
     _, path = _search_path(site)
     present = next((candidate for candidate, tool in tools.items() if shutil.which(tool, path=path)), None)
@@ -150,14 +150,14 @@ def borrowed_program(site: Site, job: Job) -> str:
     )
 
 
-def _check_program(job: Job, path: str | None, elsewhere: str) -> None:
+def _check_program(job: Job, path: str | None, setup_advice: str) -> None:
     program = job.arguments[0]
     file = Path(job.directory, program)
     if " " in program and len(job.arguments) == 1 and not file.exists():
         raise UsageError(f"{program!r} names one file: leave out its quotes, or write bash -c before it.")
     if "/" in program:
         absolute = Path(program).is_absolute()
-        if not file.exists() and not (absolute and elsewhere):
+        if not file.exists() and not (absolute and setup_advice):
             where = "" if absolute else f" in {job.directory}"
             raise UsageError(f"{program}: there is no such file{where}.")
         if file.is_file() and not os.access(file, os.X_OK):
@@ -170,8 +170,8 @@ def _check_program(job: Job, path: str | None, elsewhere: str) -> None:
         if file.is_file():
             advice = f"; write ./{program}, or name what runs it, as in python {program}"
         else:
-            matches = difflib.get_close_matches(program, _commands(path), 1, 0.75)
-            advice = f" (did you mean {matches[0]}?)" if matches else elsewhere
+            matches = difflib.get_close_matches(program, _names_on_path(path), 1, 0.75)
+            advice = f" (did you mean {matches[0]}?)" if matches else setup_advice
         raise UsageError(f"{program} is not on the PATH{advice}.")
     for name, text in scripts_of(job):
         if text.partition("\n")[0].endswith("\r"):
@@ -181,19 +181,19 @@ def _check_program(job: Job, path: str | None, elsewhere: str) -> None:
 def _check_built_in(job: Job) -> None:
     mark = find_profiler(job.profiler).in_program
     # A script may start an executable that does.
-    if job.profiled_ranks and mark and _contains(job, mark) is False:
+    if job.profiled_ranks and mark and _has_built_in(job, mark) is False:
         build = f"build it again with {mark} before the compiler ({mark} mpicc …)"
         other = "use --profiler auto, which takes programs as they are"
         program = job.arguments[0]
         raise UsageError(f"--profiler {job.profiler}: {program} is not built with it; {build}, or {other}.")
 
 
-def _contains(job: Job, mark: str) -> bool | None:
+def _has_built_in(job: Job, mark: str) -> bool | None:
     file = program_file(job.arguments, job.directory)
-    return None if not file or PYTHON.fullmatch(file.name) else not lacks(file, mark)
+    return None if not file or PYTHON.fullmatch(file.name) else not lacks_word(file, mark)
 
 
-def _commands(path: str) -> list[str]:
+def _names_on_path(path: str) -> list[str]:
     names: set[str] = set()
     for folder in path.split(os.pathsep):
         with suppress(OSError):

@@ -16,7 +16,7 @@ from hpcprof.submit.jobs.explain import origins_named
 from hpcprof.submit.jobs.job import OPTIONS, JobSpec
 from hpcprof.submit.jobs.merge import merged, site_of
 from hpcprof.submit.jobs.presence import profiler_at
-from hpcprof.submit.jobs.workers import WORKER_LAUNCHERS, within_program, workers_of
+from hpcprof.submit.jobs.workers import WORKER_LAUNCHERS, launchers_within, workers_of
 from hpcprof.submit.profilers import find_profiler
 from hpcprof.submit.profilers.base import NONE, target_of
 from hpcprof.submit.profilers.inspector import INSPECTOR
@@ -115,7 +115,7 @@ def _with_workers(site: Site, job: Job) -> Job:
         shares = {key: amount // workers.on_node or None for key in node if (amount := getattr(job, key))}
         launch = {"workers": workers.launcher, "ranks_per_node": workers.on_node}
         return msgspec.structs.replace(job, **shares, **launch, arguments=workers.program)
-    if not any(name in WORKER_LAUNCHERS for name, _ in within_program(job)):
+    if not any(name in WORKER_LAUNCHERS for name, _ in launchers_within(job)):
         return job
     open_keys = [key for key in node if key in scheduler.resources and getattr(job, key) is None]
     return msgspec.structs.replace(job, **{key: node[key] for key in open_keys if node[key]})
@@ -162,8 +162,8 @@ def _notify_names(spec: JobSpec, host: str | None) -> list[str]:
     origin = spec.origins.get("notify")
     with about("notify"):
         if host:
-            return notify.names_there(spec.notify, host)
-        return notify.resolve(notify.targets(spec.notify, named_targets(), origin.place if origin else ""))
+            return notify.remote_names(spec.notify, host)
+        return notify.remember(notify.targets(spec.notify, named_targets(), origin.place if origin else ""))
 
 
 def _run_ids(spec: JobSpec) -> list[str]:

@@ -39,16 +39,17 @@ _SUBMITTERS = ("sbatch", "qsub", "bsub")
 _DIRECTIVE = re.compile(r"^#(SBATCH|PBS|BSUB|flux:|COBALT|MSUB|PJM)\s", re.MULTILINE)
 _SCRIPT_BYTES = 1 << 18
 
-_OF_HPCPROF = {
+_JOB_OPTIONS = {
     *("--nproc-per-node", "--nnodes", "--rdzv-backend", "--rdzv-endpoint", "--standalone", "--no-python"),
     *("--node-rank", "--master-addr", "--master-port", "--num-processes", "--num-machines", "--module", "-m"),
     *("--machine-rank", "--main-process-ip", "--main-process-port"),
 }
-"""Their options that the job sets itself."""
+"""Options of torchrun and accelerate that the job sets itself."""
 
-_STRATEGIES = {
+_PARALLEL_OPTIONS = {
     *("--multi-gpu", "--cpu", "--use-deepspeed", "--use-fsdp", "--use-megatron-lm", "--tpu", "--use-xpu"),
 }
+"""Options of accelerate that choose how a program is distributed."""
 
 
 class Workers(msgspec.Struct, frozen=True):
@@ -82,25 +83,24 @@ def _split_launcher(
     if node_count.isdigit() and int(node_count) != nodes:
         raise UsageError(f"{name} is told of {node_count} nodes, and the job has --nodes {nodes}.", "nodes")
     config = _accelerate_config(options, directory) if name == "accelerate" else {}
-    count = _count(name, options, config, nodes, gpus)
+    count = _workers_per_node(name, options, config, nodes, gpus)
     if count is None or not node_count.isdigit():
         return None
     accelerate_options = []
     for option, value in options.items():
-        if option not in _OF_HPCPROF:
+        if option not in _JOB_OPTIONS:
             # accelerate knows underscores alone, and torchrun both.
             accelerate_options += [option[:2] + option[2:].replace("-", "_"), *([value] if value else [])]
     if name == "accelerate":
         # YAML reads a bare NO as false.
         strategy = config.get("distributed_type", "--config-file" in options and "unknown") or "NO"
-        if count * nodes > 1 and strategy in ("NO", "MULTI_CPU") and not options.keys() & _STRATEGIES:
+        if count * nodes > 1 and strategy in ("NO", "MULTI_CPU") and not options.keys() & _PARALLEL_OPTIONS:
             accelerate_options.append("--multi_gpu")
         with_deepspeed = "--use-deepspeed" in options or strategy == "DEEPSPEED"
         if nodes > 1 and with_deepspeed and "--deepspeed-multinode-launcher" not in options:
             accelerate_options += ["--deepspeed_multinode_launcher", "standard"]
-    return Workers(
-        [*command.before, *start, *accelerate_options], count, _program(command, name, options, remaining)
-    )
+    program = _worker_program(command, name, options, remaining)
+    return Workers([*command.before, *start, *accelerate_options], count, program)
 
 
 def _accelerate_config(options: dict[str, str], directory: str) -> dict[str, Any]:
@@ -115,10 +115,10 @@ def _accelerate_config(options: dict[str, str], directory: str) -> dict[str, Any
     return config if isinstance(config, dict) else {}
 
 
-def _count(
+def _workers_per_node(
     name: str, options: dict[str, str], config: dict[str, Any], nodes: int, gpus: int | None
 ) -> int | None:
-    """Return the workers of a node; a file of accelerate says how many are on each of its machines."""
+    """Return the number of workers on a node; a file of accelerate gives it for its own machines."""
     total, machines = options.get("--num-processes"), str(nodes)
     if total is None and "num_processes" in config:
         total, machines = str(config["num_processes"]), str(config.get("num_machines", 1))
@@ -128,13 +128,13 @@ def _count(
         if not (total.isdigit() and machines.isdigit() and int(machines)) or int(total) % int(machines):
             return None
         return int(total) // int(machines) or None
-    each = options.get("--nproc-per-node", "gpu" if name == "accelerate" else "1")
-    if each in ("gpu", "auto"):
+    workers = options.get("--nproc-per-node", "gpu" if name == "accelerate" else "1")
+    if workers in ("gpu", "auto"):
         return None if "--config-file" in options and not config else gpus
-    return int(each) if each.isdigit() and int(each) else None
+    return int(workers) if workers.isdigit() and int(workers) else None
 
 
-def _program(command: Command, name: str, options: dict[str, str], words: list[str]) -> list[str]:
+def _worker_program(command: Command, name: str, options: dict[str, str], words: list[str]) -> list[str]:
     if "--no-python" in options:
         return words
     file = PurePath(command.words[0])
@@ -143,9 +143,14 @@ def _program(command: Command, name: str, options: dict[str, str], words: list[s
     return [python, *(["-u"] if name == "torchrun" else []), *module, *words]
 
 
-def within_program(job: Job) -> Iterator[tuple[str, Command]]:
+def _commands_of(job: Job) -> list[Command]:
+    """Return the commands that a program of the user's starts."""
+    return commands(job.arguments, job.directory) if job.workload is None else []
+
+
+def launchers_within(job: Job) -> Iterator[tuple[str, Command]]:
     """Yield each launcher within the program of a job, with its command."""
-    for command in commands(job.arguments, job.directory) if job.workload is None else ():
+    for command in _commands_of(job):
         if name := launcher_of(command) or (command.name if command.name in _SUBMITTERS else ""):
             yield name, command
 
@@ -153,7 +158,7 @@ def within_program(job: Job) -> Iterator[tuple[str, Command]]:
 def scripts_of(job: Job) -> Iterator[tuple[str, str]]:
     """Yield the scripts of shells and the programs with an interpreter line that a job runs, with text."""
     names: dict[str, bool] = {}
-    for command in commands(job.arguments, job.directory) if job.workload is None else ():
+    for command in _commands_of(job):
         names.setdefault(command.words[0], True)
         names.setdefault(command.place.partition(", line ")[0], False)
     for name, is_program in names.items():
@@ -163,13 +168,13 @@ def scripts_of(job: Job) -> Iterator[tuple[str, str]]:
                 yield name, text
 
 
-def words_of_runners(job: Job) -> int:
+def count_runner_words(job: Job) -> int:
     """Return the number of words of a job's command before the one that runners outside images run.
 
     It is 0 if that may not be a program: the value of an option, or a file as in ``uv run train.py``.
     """
     before: tuple[str, ...] = ()
-    for command in commands(job.arguments, job.directory) if job.workload is None else ():
+    for command in _commands_of(job):
         word = command.words[0]
         is_program = "/" in word or program_words.SHELL.fullmatch(word) or PYTHON.fullmatch(word)
         if is_program and [*command.before, *command.words] == job.arguments:
@@ -178,25 +183,24 @@ def words_of_runners(job: Job) -> int:
 
 
 def launcher_remarks(job: Job, site: Site) -> list[str]:
-    """Return what a user should know of launchers within the program, as sentences without a full stop."""
+    """Return remarks on launchers within the program, as sentences without a full stop."""
     sentences = [
         f"the #{directive[1]} lines of {name} have no effect here: give their values as options (--nodes, "
         f"--ranks-per-node, --walltime), or submit {name} itself, with hpcprof run --here as its launcher"
         for name, text in scripts_of(job)
         if (directive := _DIRECTIVE.search(text))
     ]
-    programs = commands(job.arguments, job.directory) if job.workload is None else ()
-    words = {PurePath(word).name for command in programs for word in (*command.before, command.name)}
+    words = {PurePath(word).name for command in _commands_of(job) for word in (*command.before, command.name)}
     for name in sorted(words.intersection(_PROFILERS)):
         sentences.append(
             f"hpcprof collects no profile of the {name} in the program, whose ranks may write the same file: "
             f"leave it out, and give --profiler {name}"
         )
     if job.workers:
-        each = f"{job.ranks_per_node} on each node" if job.nodes > 1 else str(job.ranks_per_node)
+        ranks = f"{job.ranks_per_node} on each node" if job.nodes > 1 else str(job.ranks_per_node)
         name = next(filter(None, map(launcher_of, commands(job.workers, job.directory))))
-        sentences.append(f"the job starts the workers of {name} as its ranks: {each}")
-    within = list(within_program(job))
+        sentences.append(f"the job starts the workers of {name} as its ranks: {ranks}")
+    within = list(launchers_within(job))
     launcher_names = (*WORKER_LAUNCHERS, *_SUBMITTERS)
     starters = [(name, command) for name, command in within if name not in launcher_names]
     several = len(starters) > 1 or any(command.repeated for _, command in starters)
@@ -238,7 +242,7 @@ def launcher_remarks(job: Job, site: Site) -> list[str]:
 
 
 def _roles_of_dask(job: Job, command: Command) -> str:
-    """Return what dask-mpi makes of the ranks of a job; a program that imports it is the client."""
+    """Return a remark on the roles that dask-mpi gives the ranks; a program that imports it is the client."""
     imported = len(command.words) == 1
     first = "the scheduler and rank 1 the client" if imported else "the scheduler"
     least = 3 if imported else 2
@@ -275,13 +279,14 @@ def _within_one_rank(name: str, command: Command, nodes: int) -> str:
 
 
 def _launch_options(name: str, command: Command, nodes: int) -> str:
-    """Return what to give a job for the nodes and ranks that a launcher's words ask for, and the program."""
+    """Return the options of a job that replace a launcher's numbers of nodes and ranks, and the program."""
     if {":", "--multi-prog"}.intersection(command.words):
         return f"--ranks-per-node N {BY_RANK}"
     options, words = launcher_options(command.words[2 if LAUNCHERS.get(name) else 1 :])
     count = (options.get("-N") or options.get("--nodes") or "") if name in ("srun", "flux") else ""
-    on = int(count) if count.isdigit() and int(count) else nodes
+    node_count = int(count) if count.isdigit() and int(count) else nodes
     total = next((options[key] for key in ("-n", "-np", "--ntasks", "--n") if options.get(key)), "")
-    each = str(int(total) // on) if total.isdigit() and int(total) % on == 0 else "N"
+    on_node = str(int(total) // node_count) if total.isdigit() and int(total) % node_count == 0 else "N"
     program = masked_command([*command.before, *words]) if words else "PROGRAM"
-    return f"{f'--nodes {on} ' if on != nodes else ''}--ranks-per-node {each} -- {program}"
+    nodes_option = f"--nodes {node_count} " if node_count != nodes else ""
+    return f"{nodes_option}--ranks-per-node {on_node} -- {program}"

@@ -33,7 +33,7 @@ PROFILERS: dict[str, Profiler] = {
 }
 """hpcprof's own profilers by name."""
 
-OF_PROGRAMS_AS_THEY_ARE = (NSYS, EZTRACE, SCOREP_PRELOAD)
+FOR_UNCHANGED_PROGRAMS = (NSYS, EZTRACE, SCOREP_PRELOAD)
 """The profilers of MPI that need no change of the program, in the order in which ``auto`` takes them."""
 
 

@@ -185,7 +185,7 @@ class Profiler:
     stacks: Settings = field(default_factory=dict)
     """The settings that record call stacks (``--stacks``); empty if it records none."""
     start_up: Callable[[Target], Mapping[str, str]] = lambda target: {}
-    """The texts, by path, of Python modules that the run gets in `START_UP`, which is first on the
+    """The texts, by path, of Python modules in the run's `START_UP`, which is first on the
     ``PYTHONPATH`` of the profiled ranks. Python imports ``sitecustomize`` among them when it starts.
     """
     complaint: Callable[[str], str] = lambda text: ""
@@ -276,13 +276,13 @@ def whole_number(settings: Settings, key: str, least: int) -> int:
     return int(text)
 
 
-def kept_by(script: str, written: str) -> Callable[[Target, Settings], list[tuple[str, ...]]]:
+def collect_by_script(script: str, written: str) -> Callable[[Target, Settings], list[tuple[str, ...]]]:
     """Return `Profiler.afterwards` with a script that names the files in ``written`` after the rank."""
     command = ("/bin/sh", "-c", script, "hpcprof", written, OUTPUT, f"{FOLDER}/processes/{NAME}")
     return lambda target, settings: [command]
 
 
-def traced(settings: Settings, traces: Collection[str]) -> list[str]:
+def trace_names(settings: Settings, traces: Collection[str]) -> list[str]:
     """Return the names in the setting ``trace``, which is joined by commas."""
     names = [name for name in settings["trace"].split(",") if name]
     for name in names:

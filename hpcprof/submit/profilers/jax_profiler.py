@@ -3,7 +3,7 @@
 from hpcprof.common.errors import UsageError
 from hpcprof.node.hooks import jax_hook
 from hpcprof.submit.profilers.base import Profiler, Settings, Target, no_trace
-from hpcprof.submit.profilers.torch_profiler import start_of_python
+from hpcprof.submit.profilers.torch_profiler import start_up_modules
 from hpcprof.workloads import catalogue
 
 
@@ -29,7 +29,7 @@ JAX = Profiler(
         "active": "records one span of steps: give --capture-steps FIRST-LAST",
     },
     check=_check,
-    start_up=lambda target: start_of_python("jax_hook.py"),
+    start_up=lambda target: start_up_modules("jax_hook.py"),
     complaint=no_trace,
     suffix=jax_hook.JaxRecorder.suffix,
 )

@@ -11,7 +11,7 @@ import re
 from hpcprof.common.errors import UsageError
 from hpcprof.submit.profilers import base
 from hpcprof.submit.profilers.base import Profiler, Setting, Settings, Target, Word
-from hpcprof.submit.profilers.torch_profiler import start_up_unless_refused
+from hpcprof.submit.profilers.torch_profiler import optional_start_up
 from hpcprof.submit.sites.model import Vendor
 
 # A name from each family of kernels that a filter must not match; for NCCL a new and an old spelling.
@@ -98,7 +98,7 @@ def _flags(target: Target, settings: Settings) -> tuple[Word, ...]:
 
 
 def complaint(text: str) -> str:
-    """Return what ncu complained about in its output, as the end of a sentence; empty if it did not."""
+    """Return ncu's complaint in its output, as the end of a sentence; empty without one."""
     if "ERR_NVGPUCTRPERM" in text:
         return (
             ": the driver keeps hardware counters to administrators (ERR_NVGPUCTRPERM); ask yours to load "
@@ -136,7 +136,7 @@ NCU = Profiler(
     counters=lambda target, settings: True,
     needs_gpus=lambda settings: True,
     suffix=".ncu-rep",
-    start_up=start_up_unless_refused,
+    start_up=optional_start_up,
     vendors=(Vendor.NVIDIA,),
     # The driver lets only administrators read hardware counters by default.
     capabilities=("SYS_ADMIN",),

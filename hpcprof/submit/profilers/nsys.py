@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from hpcprof.submit.profilers import base
 from hpcprof.submit.profilers.base import Profiler, Setting, Settings, Target, Word
-from hpcprof.submit.profilers.torch_profiler import start_up_unless_refused
+from hpcprof.submit.profilers.torch_profiler import optional_start_up
 from hpcprof.submit.sites.model import Vendor
 
 
@@ -49,7 +49,7 @@ def _flags(target: Target, settings: Settings) -> tuple[Word, ...]:
 
 
 def _trace_flags(target: Target, settings: Settings) -> tuple[Word, ...]:
-    """Return what to trace: CUDA only where there is a GPU, and MPI only where the program's is known."""
+    """Return the flags for traces: CUDA only where there is a GPU, MPI only where its library is known."""
     trace = settings["trace"].split(",")
     chosen: list[Word] = []
     end = ""
@@ -174,6 +174,6 @@ NSYS = Profiler(
     needs_gpus=lambda settings: settings["trace"] == "cuda" or settings["gpu-metrics"] == "true",
     complaint=base.no_trace,
     suffix=lambda settings: _EXPORTS[settings["export"]].ending,
-    start_up=start_up_unless_refused,
+    start_up=optional_start_up,
     vendors=(Vendor.NVIDIA,),
 )

@@ -6,7 +6,7 @@ tables; the reader takes both, so the format is left to the version that the job
 
 from hpcprof.submit.profilers import base
 from hpcprof.submit.profilers.base import Profiler, Setting, Settings, Target, Word
-from hpcprof.submit.profilers.torch_profiler import start_up_unless_refused
+from hpcprof.submit.profilers.torch_profiler import optional_start_up
 from hpcprof.submit.sites.model import Vendor
 
 _TRACES = {
@@ -19,7 +19,7 @@ _TRACES = {
     "scratch": "--scratch-memory-trace",
     "rccl": "--rccl-trace",
 }
-_NEWER = ("rccl", "allocation")
+_OPTIONAL = ("rccl", "allocation")
 """Traces that ROCm 6.2 does not have; they are left out there."""
 
 _SCRATCH_PATH = f"{base.SCRATCH}/rocprofv3"
@@ -41,13 +41,13 @@ done
 
 
 def _flags(target: Target, settings: Settings) -> tuple[Word, ...]:
-    names = base.traced(settings, _TRACES)
+    names = base.trace_names(settings, _TRACES)
     counters = ",".join(name for name in settings["pmc"].split(",") if name)
     return (
-        *(base.Versioned((_TRACES[name],), required=False) for name in names if name in _NEWER),
+        *(base.Versioned((_TRACES[name],), required=False) for name in names if name in _OPTIONAL),
         *((base.Versioned(("--selected-regions",)),) if base.captures_range(target, settings) else ()),
         *((base.Versioned(("--pmc",), counters),) if counters else ()),
-        *(_TRACES[name] for name in names if name not in _NEWER),
+        *(_TRACES[name] for name in names if name not in _OPTIONAL),
         f"--output-directory={_SCRATCH_PATH}",
         # All processes of a rank would write to one name.
         "--output-file=%pid%",
@@ -73,13 +73,13 @@ ROCPROFV3 = Profiler(
         "gpu-metrics": "reads the counters that --profiler-option pmc=NAME,NAME names, for each kernel",
         "export": "writes what is read: a database, and before ROCm 7 tables",
     },
-    check=lambda target, settings: base.traced(settings, _TRACES),
+    check=lambda target, settings: base.trace_names(settings, _TRACES),
     command=("rocprofv3",),
     flags=_flags,
     # Its hooks in HIP's calls stay. It acts on roctxProfilerPause if it traces markers.
     window=lambda target, settings: "marker" in settings["trace"] and base.records_window(target, settings),
-    afterwards=base.kept_by(_KEEP, _SCRATCH_PATH),
-    start_up=start_up_unless_refused,
+    afterwards=base.collect_by_script(_KEEP, _SCRATCH_PATH),
+    start_up=optional_start_up,
     complaint=lambda text: ": rocprofv3 wrote no profile" if "rocprofv3 wrote no profile" in text else "",
     counters=lambda target, settings: bool(settings["pmc"]),
     needs_gpus=lambda settings: True,

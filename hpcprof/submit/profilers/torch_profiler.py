@@ -7,6 +7,7 @@ settings reach them as one JSON object in the environment.
 
 import json
 from pathlib import Path
+from types import ModuleType
 
 from hpcprof.common.errors import UsageError
 from hpcprof.node import hooks, pulse
@@ -46,7 +47,7 @@ def _afterwards(target: Target, settings: Settings) -> list[tuple[str, ...]]:
 _FOLDER = Path(hooks.__file__).parent
 
 
-def start_of_python(*recorders: str) -> dict[str, str]:
+def start_up_modules(*recorders: str) -> dict[str, str]:
     """Return the files that Python runs when it starts, and the modules of a recorder that they load."""
     files = {"sitecustomize.py": "sitecustomize.py", "hpcprof_start.py": "start.py"}
     names = ("__init__.py", "window.py", *recorders) if recorders else ()
@@ -56,16 +57,20 @@ def start_of_python(*recorders: str) -> dict[str, str]:
     return {name: (_FOLDER / file).read_text(encoding="utf-8") for name, file in files.items()}
 
 
+def module_source(module: ModuleType) -> str:
+    """Return the text of a module that a run gets a copy of."""
+    return Path(str(module.__file__)).read_text(encoding="utf-8")
+
+
 def start_up(target: Target) -> dict[str, str]:
     """Return the hook that counts the steps of programs which may not mark them, as the workloads do."""
     if target.workload is not None:
         return {}
     # It has what counts the steps of optimizers.
-    counting = Path(pulse.__file__).read_text(encoding="utf-8")
-    return {base.PULSE: counting, **start_of_python("torch_hook/*.py")}
+    return {base.PULSE: module_source(pulse), **start_up_modules("torch_hook/*.py")}
 
 
-def start_up_unless_refused(target: Target) -> dict[str, str]:
+def optional_start_up(target: Target) -> dict[str, str]:
     """Return the same hook for a profiler that also works without it."""
     return {} if target.no_hook else start_up(target)
 

@@ -6,7 +6,7 @@ sets while it runs (``PTI_ENABLE_COLLECTION``).
 
 from hpcprof.submit.profilers import base
 from hpcprof.submit.profilers.base import Profiler, Setting, Settings, Target, Word
-from hpcprof.submit.profilers.torch_profiler import start_up_unless_refused
+from hpcprof.submit.profilers.torch_profiler import optional_start_up
 from hpcprof.submit.sites.model import Vendor
 
 _TRACES = {
@@ -38,7 +38,7 @@ done
 
 
 def _flags(target: Target, settings: Settings) -> tuple[Word, ...]:
-    names = base.traced(settings, _TRACES)
+    names = base.trace_names(settings, _TRACES)
     ranged = base.captures_range(target, settings)
     spellings = ("--conditional-collection", "--start-paused")
     paused = base.Versioned(spellings[::-1] if ranged else spellings)
@@ -71,15 +71,15 @@ UNITRACE = Profiler(
         "gpu-metrics": "reads the counters of the group that --profiler-option metrics=GROUP names",
         "export": "writes what is read: a Chrome trace",
     },
-    check=lambda target, settings: base.traced(settings, _TRACES),
+    check=lambda target, settings: base.trace_names(settings, _TRACES),
     command=("unitrace",),
     flags=_flags,
     window=base.records_window,
     environment=lambda target, settings: (
         {"PTI_ENABLE_COLLECTION": "1"} if base.records_window(target, settings) else {}
     ),
-    start_up=start_up_unless_refused,
-    afterwards=base.kept_by(_KEEP, base.SCRATCH),
+    start_up=optional_start_up,
+    afterwards=base.collect_by_script(_KEEP, base.SCRATCH),
     complaint=lambda text: ": unitrace wrote no trace" if "unitrace wrote no trace" in text else "",
     counters=lambda target, settings: bool(settings["metrics"]),
     needs_gpus=lambda settings: True,

@@ -19,22 +19,21 @@ import msgspec
 
 from hpcprof.common.atomic import replacing
 from hpcprof.common.errors import HpcprofError, writing
-from hpcprof.common.masking import masked
 from hpcprof.common.units import format_bytes
 from hpcprof.runs.config import group_may_read
 from hpcprof.runs.directory import FOLDERS
-from hpcprof.submit.remote.host import Host
+from hpcprof.submit.remote.host import Host, complaint_of
 from hpcprof.submit.remote.request import HostUnreachable, Sync
 
 _ALWAYS_EXCLUDED = (".git", "__pycache__", ".venv")
 
 _NUMBER = re.compile(r"\d{1,18}", re.ASCII)
 _LISTING_BYTES = 64 << 20
-_MOST_FILES = 200_000
+_MAX_FILES = 200_000
 _NAMES_BYTES = 32 << 10
-_PART = 1 << 20
-_BLOCK = 512
-SECONDS = 6 * 3600.0
+_CHUNK_BYTES = 1 << 20
+_BLOCK_BYTES = 512
+TRANSFER_SECONDS = 6 * 3600.0
 """The most seconds of a transfer."""
 
 
@@ -104,27 +103,26 @@ def _send_archive(host: Host, folder: PurePosixPath) -> Iterator[tarfile.TarFile
     unpack = 'umask "$2" && mkdir -p -- "$1" && cd -- "$1" && exec tar -xf -'
     words = ["sh", "-c", unpack, "sh", str(folder), "027" if group_may_read() else "077"]
     with (
-        host.reached(words, SECONDS) as running,
+        host.reached(words, TRANSFER_SECONDS) as running,
         suppress(BrokenPipeError),
         tarfile.open(fileobj=running.stdin, mode="w|", format=tarfile.GNU_FORMAT) as archive,
     ):
         yield archive
     host.check(running)
     if running.exit_code != 0:
-        complaint = masked(" ".join(running.stderr.split())).rstrip(".")
-        raise HpcprofError(f"cannot write {folder} on {host.name}: {complaint}.")
+        raise HpcprofError(f"cannot write {folder} on {host.name}: {complaint_of(running.stderr)}.")
 
 
 def list_files(
-    host: Host, folder: PurePosixPath, below: Sequence[str], seconds: float = SECONDS
+    host: Host, folder: PurePosixPath, below: Sequence[str], seconds: float = TRANSFER_SECONDS
 ) -> dict[str, RemoteFile]:
     """Return the plain files below some folders of a run on a host; names that no run has are left out."""
     find = 'find "$@" -type f -printf "%s %T@ %p\\0" 2>/dev/null'
     script = f'cd -- "$1" 2>/dev/null || exit 0; shift; {find}; exit 0'
     with host.reached(["sh", "-c", script, "sh", str(folder), *below], seconds) as running:
         listing = running.stdout.read(_LISTING_BYTES + 1)
-        if len(listing) > _LISTING_BYTES or listing.count(b"\0") > _MOST_FILES:
-            raise HostUnreachable(f"{folder} on {host.name} has more than {_MOST_FILES:,} files.")
+        if len(listing) > _LISTING_BYTES or listing.count(b"\0") > _MAX_FILES:
+            raise HostUnreachable(f"{folder} on {host.name} has more than {_MAX_FILES:,} files.")
     host.check(running)
     files = {}
     for line in listing.split(b"\0")[:-1]:
@@ -145,11 +143,11 @@ def fetch_files(
     folder: PurePosixPath,
     files: Mapping[str, RemoteFile],
     target: Path,
-    most_bytes: int,
-    seconds: float = SECONDS,
+    max_bytes: int,
+    seconds: float = TRANSFER_SECONDS,
 ) -> Fetched:
-    """Copy a host's files here, up to ``most_bytes`` each; what was not asked for ends the transfer."""
-    wanted = {name: file for name, file in files.items() if file.size <= most_bytes}
+    """Copy a host's files here, up to ``max_bytes`` each; what was not asked for ends the transfer."""
+    wanted = {name: file for name, file in files.items() if file.size <= max_bytes}
     fetched = Fetched(
         skipped=[
             f"{folder / name} ({format_bytes(file.size)}) was left on {host.name}"
@@ -166,7 +164,7 @@ def fetch_files(
                 running.stdin.close()
             for member in _members(host, running.stdout):
                 file = batch.pop(member.name, None)
-                if file is None or member.size > most_bytes:
+                if file is None or member.size > max_bytes:
                     raise HpcprofError(f"{host.name} sent {member.name[:200]!r}, which was not asked for.")
                 changed = file.modified if member.size == file.size else int(member.mtime) * 10**9
                 _write(host, running.stdout, target, member, changed)
@@ -192,9 +190,9 @@ def _batches(files: Mapping[str, RemoteFile]) -> Iterator[dict[str, RemoteFile]]
 def _members(host: Host, stream: IO[bytes]) -> Iterator[tarfile.TarInfo]:
     """Yield the headers of an archive, after each of which the file follows; other kinds are refused."""
     while True:
-        block = _exactly(host, stream, _BLOCK)
+        block = _read_exactly(host, stream, _BLOCK_BYTES)
         if not block.strip(b"\0"):
-            stream.read(_PART)  # the rest is padding
+            stream.read(_CHUNK_BYTES)  # the rest is padding
             return
         try:
             member = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
@@ -205,7 +203,7 @@ def _members(host: Host, stream: IO[bytes]) -> Iterator[tarfile.TarInfo]:
         yield member
 
 
-def _exactly(host: Host, stream: IO[bytes], size: int) -> bytes:
+def _read_exactly(host: Host, stream: IO[bytes], size: int) -> bytes:
     data = stream.read(size)
     if len(data) < size:
         raise HostUnreachable(f"the connection to {host.name} was lost while files were sent.")
@@ -220,8 +218,8 @@ def _write(host: Host, stream: IO[bytes], target: Path, member: tarfile.TarInfo,
             with temporary.open("xb") as file:
                 remaining = member.size
                 while remaining:
-                    part = _exactly(host, stream, min(remaining, _PART))
+                    part = _read_exactly(host, stream, min(remaining, _CHUNK_BYTES))
                     file.write(part)
                     remaining -= len(part)
-            _exactly(host, stream, -member.size % _BLOCK)
+            _read_exactly(host, stream, -member.size % _BLOCK_BYTES)
             os.utime(temporary, ns=(modified, modified))

@@ -33,7 +33,7 @@ _NO_CONNECTION = 255
 _NOT_FOUND_CODES = (126, 127)
 _OPTIONS = ("-T", "-o", "RemoteCommand=none", "-o", "ServerAliveInterval=15")
 _SHARED_CONNECTION = ("-oControlMaster=auto", "-oControlPath=~/.ssh/hpcprof-%C", "-oControlPersist=10m")
-_MARK = "hpcprof-begins"
+_BEGIN_LINE = "hpcprof-begins"
 """The line after what the start-up files of the user's shell print, such as a greeting."""
 
 _MAX_LINE_BYTES = 1 << 16
@@ -113,10 +113,10 @@ class Host:
         """Run a command there, as `piped` does; unless ``asking``, ssh asks for no password."""
         silent = [] if asking else ["-o", "BatchMode=yes"]
         # A single word: the user's shell on the host splits it again. csh takes a quoted ! for its history.
-        remote = f"echo {_MARK}; exec {shlex.join(words)}".replace("!", r"'\!'")
+        remote = f"echo {_BEGIN_LINE}; exec {shlex.join(words)}".replace("!", r"'\!'")
         command = [*_ssh(self.name, self.user), *silent, "--", self.name, remote]
         with piped(command, timeout=seconds, in_terminal=asking) as running:
-            mark = f"{_MARK}\n".encode()
+            mark = f"{_BEGIN_LINE}\n".encode()
             while (line := running.stdout.readline(_MAX_LINE_BYTES)) and not line.endswith(mark):
                 pass
             yield running
@@ -125,10 +125,15 @@ class Host:
         """Raise `HostUnreachable` if ssh ended without the command's own exit code."""
         if ended.exit_code == _NO_CONNECTION or ended.exit_code < 0:
             # Messages of ssh in a terminal can be read there.
-            complaint = masked(" ".join(ended.stderr.split())).rstrip(".")
+            complaint = complaint_of(ended.stderr)
             unanswered = any(text in complaint for text in _UNANSWERED_PROMPTS) and not _can_ask()
             advice = _ADVICE if unanswered else ""
             raise HostUnreachable(f"{self.name} cannot be reached{complaint and ': '}{complaint}{advice}.")
+
+
+def complaint_of(errors: str) -> str:
+    """Return the errors of a command on one line without secrets, as the end of a sentence."""
+    return masked(" ".join(errors.split())).rstrip(".")
 
 
 def _can_ask() -> bool:

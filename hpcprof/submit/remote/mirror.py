@@ -6,14 +6,14 @@ from contextlib import suppress
 
 from hpcprof.common.errors import HpcprofError
 from hpcprof.runs.directory import Run
-from hpcprof.submit.remote.folders import SECONDS, Fetched, RemoteFile, fetch_files, list_files
+from hpcprof.submit.remote.folders import TRANSFER_SECONDS, Fetched, RemoteFile, fetch_files, list_files
 from hpcprof.submit.remote.host import Host
 from hpcprof.submit.sites.model import recorded_site
 
 _FOLDERS = ("state", "logs", "results", "stall", "telemetry", "attempts")
 """Folders in a copy of a run that has not been collected."""
 
-_OWN_STATE_FILES = {"verdict", "cancelled", "submitting", "submission", "unfinished", "seen"}
+_LOCAL_STATE_FILES = {"verdict", "cancelled", "submitting", "submission", "unfinished", "seen"}
 """State files that are written here, whatever the host has under their names."""
 
 _MAX_FILE_BYTES = 64 << 20
@@ -52,10 +52,10 @@ def refresh(run: Run) -> list[str]:
         return [f"{str(error).rstrip('.')}: this is the copy of the last look."]
 
 
-def update(run: Run, host: Host, seconds: float = SECONDS) -> Fetched:
+def update(run: Run, host: Host, seconds: float = TRANSFER_SECONDS) -> Fetched:
     """Fetch the new files of a run, without profiles, in ``seconds``; remove state files gone on the host."""
     files = list_files(host, host.folder(run.id), _FOLDERS, seconds)
-    local = {f"state/{name}" for name in _OWN_STATE_FILES}
+    local = {f"state/{name}" for name in _LOCAL_STATE_FILES}
     files = {name: file for name, file in files.items() if name not in local}
     fetched = fetch_files(
         host, host.folder(run.id), _new_files(run, files), run.path, _MAX_FILE_BYTES, seconds
@@ -68,7 +68,7 @@ def update(run: Run, host: Host, seconds: float = SECONDS) -> Fetched:
     return fetched
 
 
-def bring_profiles(run: Run) -> list[str]:
+def fetch_profiles(run: Run) -> list[str]:
     """Fetch all new files of a run on a host, with its profiles; return sentences as `refresh` does."""
     sentences = refresh(run)
     host = host_of(run)

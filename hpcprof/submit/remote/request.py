@@ -37,7 +37,7 @@ class Sync:
 
 
 def check_host(host: str, user: str, runs_dir: str, where: str) -> tuple[str, str]:
-    """Check how a site is reached from another machine, and return the name of the host and the user."""
+    """Check the values by which a site is reached, and return the name of the host and the user."""
     name, user_of_host = parse_host(host, where)
     if user:
         parse_host(f"{user}@{name}", f"{where}, user")

@@ -26,10 +26,10 @@ from hpcprof.runs.rank_selection import place_conditions, rank_spans
 from hpcprof.submit import launchers
 from hpcprof.submit.container.ranks import PROFILER_FOLDER, PROFILER_ROOT, container_words, uses_container
 from hpcprof.submit.jobs.walltime import capture_lead, early_signal, format_walltime, warning_of
-from hpcprof.submit.jobs.workers import scripts_of, words_of_runners
+from hpcprof.submit.jobs.workers import count_runner_words, scripts_of
 from hpcprof.submit.profilers import base, find_profiler
 from hpcprof.submit.profilers.base import OnNode, PerfEvents, Versioned, target_of
-from hpcprof.submit.profilers.torch_profiler import start_of_python
+from hpcprof.submit.profilers.torch_profiler import module_source, start_up_modules
 from hpcprof.submit.rendering.inheritance import inheritance
 from hpcprof.submit.schedulers.registry import BUILT_IN, find_scheduler
 from hpcprof.submit.schedulers.scheduler import GPUS as GPU_SETTING
@@ -47,7 +47,7 @@ from hpcprof.submit.sites.model import Site
 from hpcprof.workloads import catalogue
 
 # Placeholders in a profiler's arguments for values that only the rank knows, and the wrapper's variables.
-_PLACES = {
+_PROFILER_VARIABLES = {
     base.OUTPUT: '"$output"',
     base.PATTERN: '"$(printf %s "$output" | sed s/%/%%/g)"',
     base.SCRATCH: '"$scratch"',
@@ -59,11 +59,11 @@ _PLACES = {
     base.GPUS: '"${CUDA_VISIBLE_DEVICES:-$local_rank}"',
 }
 
-_LAUNCH_PLACES = {
+_LAUNCH_VARIABLES = {
     PROFILER_ROOT: '"$profiler_root"',
-    launchers.MEETING: '"$meeting"',
-    launchers.MEETING_HOST: '"${meeting%:*}"',
-    launchers.MEETING_PORT: '"${meeting##*:}"',
+    launchers.RENDEZVOUS: '"$meeting"',
+    launchers.RENDEZVOUS_HOST: '"${meeting%:*}"',
+    launchers.RENDEZVOUS_PORT: '"${meeting##*:}"',
 }
 
 NODE = "node"
@@ -166,7 +166,7 @@ class ScriptValues(msgspec.Struct, frozen=True, kw_only=True):
     """The archive of the modules of every run, which note steps and the exception that ends a rank."""
 
 
-class _Compiled(BytecodeCache):
+class _TemplateCache(BytecodeCache):
     """Compiled templates in memory, since a sweep renders the same ones for every run."""
 
     def __init__(self) -> None:
@@ -180,7 +180,7 @@ class _Compiled(BytecodeCache):
         self._codes[bucket.key] = bucket.bytecode_to_string()
 
 
-_COMPILED_TEMPLATES = _Compiled()
+_COMPILED_TEMPLATES = _TemplateCache()
 
 
 def template_path() -> list[Path]:
@@ -230,7 +230,7 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
         directives=(directives := scheduler.directives(site, job)),
         early_signal=(signal := early_signal(job.signal, directives)),
         has_traps=(traps := bool(signal) and any("trap " in text for _, text in scripts_of(job))),
-        runner_words=words_of_runners(job) if traps and signal != "TERM" else 0,
+        runner_words=count_runner_words(job) if traps and signal != "TERM" else 0,
         launch=[*rendering.launch, *container_words(site, job, rendering.run_directory)],
         in_container=uses_container(job),
         launcher=site.launcher.name.value if rendering.launch else "none",
@@ -268,8 +268,8 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
     values = msgspec.structs.asdict(common)
     # A template of the user's, or of another package, may be made from that of any scheduler.
     foreign = rendering.template is not None or scheduler.name not in BUILT_IN
-    for each in (*(map(find_scheduler, BUILT_IN) if foreign else ()), scheduler):
-        values |= each.template_values(site, job, rendering)
+    for source in (*(map(find_scheduler, BUILT_IN) if foreign else ()), scheduler):
+        values |= source.template_values(site, job, rendering)
     script = rendering.template.name if rendering.template else scheduler.template
     names = {JOB_SCRIPT: script, WRAPPER: "rank/wrapper.sh.j2"}
     names |= {f"{base.START_UP}/hpcprof_trap.bash": "rank/trap.bash.j2"} if signal else {}
@@ -281,11 +281,11 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
         texts |= _node_modules("__init__", *modules)
         texts[f"{NODE}/__main__.py"] = "from hpcprof_node.beside import main\n\nmain()\n"
     if common.finds_mpi or values.get("mpi_trial"):
-        texts[f"{base.START_UP}/{base.PROGRAM_WORDS}"] = _source(program_words)
+        texts[f"{base.START_UP}/{base.PROGRAM_WORDS}"] = module_source(program_words)
     if job.notify:
         texts |= _node_modules("notify")
     if environment_folder:
-        texts[f"{base.START_UP}/hpcprof_stage.py"] = _source(stage_environment)
+        texts[f"{base.START_UP}/hpcprof_stage.py"] = module_source(stage_environment)
     for file in scheduler.further_files(site, job, run_id, texts):
         texts[file.name] = _render(environment, file.template, {**values, **file.values})
     return texts
@@ -315,12 +315,8 @@ def hook_modules(*, has_pulse: bool, notes_exceptions: bool, keeps_memory: bool 
         files |= {"hpcprof_memory_history.py": memory_history}
     if notes_exceptions:
         files |= {"hpcprof_uncaught.py": uncaught}
-    texts = {name: _source(module) for name, module in files.items()}
-    return texts | start_of_python() if texts else {}
-
-
-def _source(module: ModuleType) -> str:
-    return Path(str(module.__file__)).read_text(encoding="utf-8")
+    texts = {name: module_source(module) for name, module in files.items()}
+    return texts | start_up_modules() if texts else {}
 
 
 def _with_devices_of_ranks(site: Site, job: Job, scheduler: Scheduler) -> Site:
@@ -389,9 +385,9 @@ def template_environment(
         quote=shlex.quote,
         expanded=expanded,
         argv=shlex.join,
-        launch_argv=lambda words: _argv(words, _LAUNCH_PLACES),
+        launch_argv=lambda words: _argv(words, _LAUNCH_VARIABLES),
         program_argv=_program_argv,
-        profiler_argv=lambda words: _argv(words, _PLACES),
+        profiler_argv=lambda words: _argv(words, _PROFILER_VARIABLES),
         # A line break must not end a comment of the shell.
         comment=lambda text: text.replace("\r", "\\r").replace("\n", "\\n"),
         directive=directive_value,
@@ -410,14 +406,14 @@ def _render(environment: ImmutableSandboxedEnvironment, name: str, values: dict[
     except (TemplateError, TypeError, ValueError, ArithmeticError, AttributeError, LookupError) as error:
         where, line = getattr(error, "filename", None), getattr(error, "lineno", None)
         if not line:
-            where, line = _place(error)
+            where, line = _template_position(error)
         where = where or name
         message = str(getattr(error, "message", None) or error).rstrip(".")
         message = re.sub(r"'(?:\w+\.)*(\w+) object'", r"\1", message)
         raise UsageError(f"template {where}{f', line {line}' if line else ''}: {message}.") from None
 
 
-def _place(error: Exception) -> tuple[str, int | None]:
+def _template_position(error: Exception) -> tuple[str, int | None]:
     """Return the file and the line of the innermost template in an error's traceback."""
     place: tuple[str, int | None] = "", None
     for frame, line in walk_tb(error.__traceback__):

@@ -25,7 +25,7 @@ from hpcprof.node.on_request import (
 from hpcprof.runs.directory import Run
 from hpcprof.runs.live_steps import LiveSteps, read_live_steps, typical_step_ns
 from hpcprof.runs.rank_selection import parse_ranks
-from hpcprof.submit.remote.host import Host
+from hpcprof.submit.remote.host import Host, complaint_of
 from hpcprof.submit.remote.mirror import host_of, update
 from hpcprof.submit.schedulers.base import JobState
 from hpcprof.submit.schedulers.polling import LISTING_SECONDS, poll
@@ -98,7 +98,7 @@ def _write_on_host(host: Host, path: PurePosixPath, text: str) -> None:
     script = 'printf %s "$2" >"$1.part" && mv -f -- "$1.part" "$1"'
     result = host.run(["sh", "-c", script, "sh", str(path), text])
     if result.exit_code != 0:
-        raise HpcprofError(f"cannot write {path} on {host.name}: {' '.join(result.stderr.split())}.")
+        raise HpcprofError(f"cannot write {path} on {host.name}: {complaint_of(result.stderr)}.")
 
 
 def await_capture(run: Run, request: Request, ranks: list[int]) -> dict[int, CaptureAnswer]:

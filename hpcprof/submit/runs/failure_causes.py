@@ -21,9 +21,9 @@ Where = Literal["exception", "errors", "job_errors", "job_end", "job_success", "
 _PATTERNS = Path(__file__).with_name("failure_patterns.yaml")
 _INNER_ERRORS = re.compile(r"""^ *File "[^"\n]+", line \d+.*\n(?:[ \t].*\n)*(\S.*)""", re.MULTILINE)
 """The errors at the ends of tracebacks."""
-_ENDED_CONNECTIONS = ("EOFError", "ConnectionResetError", "BrokenPipeError", "ConnectionRefusedError")
+_LOST_PROCESS_ERRORS = ("EOFError", "ConnectionResetError", "BrokenPipeError", "ConnectionRefusedError")
 """Exceptions of a program that loses another process, such as one that it has started."""
-_LONGEST_MESSAGE = 300
+_MAX_MESSAGE_LENGTH = 300
 _UNLIMITED_BYTES = 1 << 60
 """From this number of bytes on, a control group has no limit of its memory."""
 
@@ -120,11 +120,11 @@ def find_cause(where: Where, text: str) -> FailureCause | None:
 
 def find_process_cause(note: ExceptionNote, errors: str) -> FailureCause | None:
     """Return the last other error in the errors of a rank whose exception tells that a process had ended."""
-    inner_errors = [line for line in _INNER_ERRORS.findall(errors) if not line.startswith(_ENDED_CONNECTIONS)]
-    if note.type not in _ENDED_CONNECTIONS or not inner_errors:
+    inner = [line for line in _INNER_ERRORS.findall(errors) if not line.startswith(_LOST_PROCESS_ERRORS)]
+    if note.type not in _LOST_PROCESS_ERRORS or not inner:
         return None
-    cause = find_cause("exception", inner_errors[-1])
-    meaning = cause.meaning if cause else _printable(inner_errors[-1])
+    cause = find_cause("exception", inner[-1])
+    meaning = cause.meaning if cause else _printable(inner[-1])
     return FailureCause("other_process", f"a process of the program had failed: {meaning}")
 
 
@@ -158,4 +158,4 @@ def signal_name(exit_code: int | None) -> str:
 
 def _printable(text: str) -> str:
     text = "".join(char if char.isprintable() else " " for char in text).strip()
-    return text if len(text) <= _LONGEST_MESSAGE else f"{text[: _LONGEST_MESSAGE - 1]}…"
+    return text if len(text) <= _MAX_MESSAGE_LENGTH else f"{text[: _MAX_MESSAGE_LENGTH - 1]}…"

@@ -41,7 +41,7 @@ _TAIL_BYTES = 1 << 20
 _SIGNAL_BASE = 128  # a shell reports a program that signal n killed as 128 + n
 _TIMED_OUT = 124
 """The exit code of ``timeout`` of GNU, which ended its program."""
-_OWN_SIGNALS = {
+_FAULT_CODES = {
     _SIGNAL_BASE + number
     for number in (signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGSYS)
 }
@@ -107,7 +107,7 @@ class RankFailure:
     @property
     def has_own_fault(self) -> bool:
         """True if the rank is known to have failed for a reason of its own."""
-        has_cause = self.exception is not None or self.cause is not None or self.exit_code in _OWN_SIGNALS
+        has_cause = self.exception is not None or self.cause is not None or self.exit_code in _FAULT_CODES
         return has_cause and not self.noticed_another
 
     def without_message(self) -> "RankFailure":
@@ -329,7 +329,7 @@ def first_failed_rank(run: Run) -> RankFailure | None:
 
 
 def _failure(run: Run, rank: int, exit_code: int | None, first: bool = False, how: str = "") -> RankFailure:
-    note, lines = read_exception(run, rank), _last_words(run, rank)
+    note, lines = read_exception(run, rank), _last_output_of_rank(run, rank)
     if note is not None and note.started_as not in (None, rank):
         note = None
     killed = memory_cause(run, rank)
@@ -360,14 +360,14 @@ def first_failure(run: Run) -> RankFailure | None:
 def describe_status(run: Run, status: JobStatus) -> str:
     """Return the reason for a run's state, with the rank that failed if one did."""
     if status.state is JobState.COMPLETED:
-        return "; ".join(filter(None, (status.reason, *warnings_of_completed(run))))
+        return "; ".join(filter(None, (status.reason, *completion_warnings(run))))
     failure: RankFailure | None = None
     stalled, has_failed = "", status.state is JobState.FAILED
     running = status.state is JobState.RUNNING
     if running:
         failure = first_failed_rank(run)
         if failure is not None and failure.noticed_another:
-            noted = [RankFailure(rank, 1, _last_words(run, rank)) for rank in read_exceptions(run)]
+            noted = [RankFailure(rank, 1, _last_output_of_rank(run, rank)) for rank in read_exceptions(run)]
             failure = _culprit_first(run, [failure, *_failed_workers(run, noted)])[0]
         stalled = _waits_for_leftovers(run)
     unstarted = launch_failure(run, running=running) if has_failed or running else ""
@@ -425,7 +425,7 @@ def profiler_of(run: Run) -> Profiler | None:
 
 
 def profiler_complaint(run: Run) -> str:
-    """Return what the profiler complained about on a rank, as the end of a sentence; empty if nothing."""
+    """Return the profiler's complaint on a rank, as the end of a sentence; empty without one."""
     profiler = profiler_of(run)
     if profiler is None:
         return ""
@@ -445,8 +445,8 @@ def _notes_places(run: Run) -> bool:
     return False
 
 
-def warnings_of_completed(run: Run) -> list[str]:
-    """Return what a completed run lacks or hides, as sentences without a full stop."""
+def completion_warnings(run: Run) -> list[str]:
+    """Return the losses and hidden failures of a completed run, as sentences without a full stop."""
     sentences = (_lost_process(run), hidden_failure(run), nothing_recorded(run), ranks_apart(run))
     return [*preparation_failures(run), *filter(None, sentences)]
 
@@ -505,7 +505,7 @@ def tail(path: Path, lines: int = TAIL_LINES, since: int = 0) -> list[str]:
         return []
 
 
-def _last_words(run: Run, rank: int) -> list[str]:
+def _last_output_of_rank(run: Run, rank: int) -> list[str]:
     stem = run.outputs() / "logs" / f"rank{rank:05d}"
     # A profiler that fails before it starts the program leaves only its own log.
     logs = (stem.with_suffix(f".{log}") for log in ("err", "out", "profiler"))

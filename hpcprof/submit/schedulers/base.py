@@ -127,7 +127,7 @@ class SchedulerClient(ABC):
         raise SchedulerError("this scheduler has no job arrays.")
 
     def largest_array(self) -> int | None:
-        """Return how many members a job array may have, None if the scheduler does not say."""
+        """Return the maximum number of members of a job array, None if the scheduler does not say."""
         return None
 
 

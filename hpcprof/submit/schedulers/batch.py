@@ -83,7 +83,7 @@ class BatchScheduler(Scheduler, ABC):
         return f"{array_id}_{index}"
 
     def largest_array(self) -> int | None:
-        """Return how many members a job array may have, None if the scheduler does not say."""
+        """Return the maximum number of members of a job array, None if the scheduler does not say."""
         return None
 
     def client(self) -> SchedulerClient:
@@ -133,14 +133,14 @@ class BatchClient(SchedulerClient):
         return awaited
 
     def largest_array(self) -> int | None:
-        """Ask for the most members that a job array may have, None if the scheduler does not say."""
+        """Ask for the maximum number of members of a job array, None if the scheduler does not say."""
         return ask_again_while_silent(self.scheduler.largest_array)
 
     def submit(self, run: Run, after: Sequence[str] = ()) -> str:
         """Submit the run's ``job.sh`` from the working directory of its program."""
         directory, options = Path(run.submission.job.directory), self._log_options(run)
         job_id = self.scheduler.submit(run.path / JOB_SCRIPT, directory, after, options)
-        _keep_message(run)
+        _save_message(run)
         return job_id
 
     def submit_array(
@@ -148,10 +148,10 @@ class BatchClient(SchedulerClient):
     ) -> list[str]:
         """Submit the script of a job array, and return the job id of each member."""
         first = members[0]
-        first_logs, each = (f"{sweep_of(first.id)}.{index}/logs/" for index in (0, index_in_path))
-        options = [option.replace(first_logs, each) for option in self._log_options(first)]
+        first_logs, member_logs = (f"{sweep_of(first.id)}.{index}/logs/" for index in (0, index_in_path))
+        options = [option.replace(first_logs, member_logs) for option in self._log_options(first)]
         array_id = self.scheduler.submit(script, Path(first.submission.job.directory), after, options)
-        _keep_message(first)
+        _save_message(first)
         return [self.scheduler.member_id(array_id, index) for index in range(len(members))]
 
     def _log_options(self, run: Run) -> list[str]:
@@ -179,14 +179,13 @@ class BatchClient(SchedulerClient):
         judged = {}
         for run in runs:
             record = records.get(ids[run.id])
-            if record is None or not _is_of_another(record, run):
+            if record is None or not _is_reused_id(record, run):
                 listed = record is not None and record.submitted_seconds is not None
                 judged[run.id] = replace(status_from_record(run, record), listed=listed)
             else:
-                left = status_from_record(run, None)
-                judged[run.id] = (
-                    left if left.state.ended else JobStatus(JobState.ENDED, _LOST_ID, provisional=True)
-                )
+                lost = JobStatus(JobState.ENDED, _LOST_ID, provisional=True)
+                by_files = status_from_record(run, None)
+                judged[run.id] = by_files if by_files.state.ended else lost
         return judged | unknown
 
     def _find_interrupted(self, runs: Sequence[Run]) -> dict[str, JobStatus]:
@@ -253,7 +252,7 @@ def records_by_place(
     return records
 
 
-def _is_of_another(record: Record, run: Run) -> bool:
+def _is_reused_id(record: Record, run: Run) -> bool:
     """Return whether another job has a run's id: a scheduler that was set up anew counts from 1 again."""
     if record.submitted_seconds is None or run.manifest is None:
         return False
@@ -268,6 +267,6 @@ def _is_of_another(record: Record, run: Run) -> bool:
     return submitted - created < -_SUBMISSION_SECONDS or (record.script != "" and is_later)
 
 
-def _keep_message(run: Run) -> None:
+def _save_message(run: Run) -> None:
     if text := submission_message.get():
         write_atomically(run.path / "state" / SUBMISSION_FILE, f"{text}\n")

@@ -26,13 +26,13 @@ from hpcprof.submit.schedulers.submitting_shell import UNSET_OPTIONS, without_op
 if TYPE_CHECKING:
     from hpcprof.submit.remote.host import Host
 
-_SECONDS = 120.0
+_COMMAND_SECONDS = 120.0
 _PAUSES = (0.5, 1.0, 2.0)
 """Seconds to wait before each further question to a scheduler that did not answer."""
 
-_RETRY_SECONDS = 8.0
+_MAX_RETRY_SECONDS = 8.0
 
-_ANSWERS = {"LC_ALL": "C", "SLURM_BITSTR_LEN": "0", "TZ": "UTC"}
+_PLAIN_OUTPUT = {"LC_ALL": "C", "SLURM_BITSTR_LEN": "0", "TZ": "UTC"}
 """Variables that make answers plain: no translation, all indices of an array from sacct, and times in UTC."""
 
 _RANGE = re.compile(r"(?P<first>\d+)(?:-(?P<last>\d+)(?::(?P<step>\d+))?)?")
@@ -61,7 +61,7 @@ _limit: ContextVar[tuple[float, float] | None] = ContextVar("limit", default=Non
 
 
 @contextmanager
-def all_answers_within(seconds: float | None) -> Iterator[None]:
+def answer_time_limit(seconds: float | None) -> Iterator[None]:
     """Limit the time that all questions in the block take together; None does not limit it."""
     token = _limit.set(None if seconds is None else (seconds, time.monotonic() + seconds))
     try:
@@ -71,7 +71,7 @@ def all_answers_within(seconds: float | None) -> Iterator[None]:
 
 
 def seconds_left(program: str, seconds: float) -> float:
-    """Return how long a command may take: ``seconds``, or less within `all_answers_within`."""
+    """Return the time limit of a command (s): ``seconds``, or less within `answer_time_limit`."""
     limit = _limit.get()
     if limit is None:
         return seconds
@@ -114,8 +114,8 @@ def _run_on_host(
 def run_scheduler_command(
     arguments: Sequence[str],
     directory: Path | None = None,
-    seconds: float = _SECONDS,
-    added: Mapping[str, str] = _ANSWERS,
+    seconds: float = _COMMAND_SECONDS,
+    added: Mapping[str, str] = _PLAIN_OUTPUT,
 ) -> Completed:
     """Run a command of the scheduler in a neutral environment; `Unreachable` if it exceeds ``seconds``."""
     program = arguments[0]
@@ -162,7 +162,7 @@ def ask_again_while_silent(ask: Callable[[], AnswerT]) -> AnswerT:
             _, ends = _limit.get() or (0.0, math.inf)
             if before is not None and now >= ends:
                 raise before from None
-            slow = now - began > _RETRY_SECONDS
+            slow = now - began > _MAX_RETRY_SECONDS
             if pause is None or slow or now + pause > ends:
                 raise
             before = error
@@ -175,7 +175,7 @@ def read_words(module: str, model: type[WordsT]) -> WordsT:
     return msgspec.convert(read_mapping(file, "file of words"), model)
 
 
-def in_runs(path: Path) -> str:
+def run_file_suffix(path: Path) -> str:
     """Return the end of a path that tells a run's file from all others, whatever links lead to the runs."""
     return f"/{path.parent.name}/{path.name}"
 

@@ -133,13 +133,13 @@ class FluxScheduler(BatchScheduler):
         """Ask each instance for its jobs by ``flux jobs --json``, which also lists ended ones."""
         return records_by_place(
             job_ids,
-            lambda instance, ids: parse_jobs(*_ask(instance, ["jobs", "--json", *ids]).answer, time.time()),
+            lambda instance, ids: parse_jobs(*_flux(instance, ["jobs", "--json", *ids]).answer, time.time()),
         )
 
     def cancel(self, job_ids: Sequence[str]) -> None:
         """Cancel jobs by ``flux cancel``."""
         for instance, ids in ids_by_place(job_ids).items():
-            exit_code, _, errors = _ask(instance, ["cancel", *ids]).answer
+            exit_code, _, errors = _flux(instance, ["cancel", *ids]).answer
             parse_cancel(exit_code, errors)
 
     def submitted_from(self, script: Path, owner: str) -> str:
@@ -167,7 +167,7 @@ class FluxScheduler(BatchScheduler):
         return Machine({name: Queue() for name in names}, node=most_common_node(nodes, []))
 
 
-def _ask(instance: str, words: Sequence[str]) -> Completed:
+def _flux(instance: str, words: Sequence[str]) -> Completed:
     return run_scheduler_command([*(["flux", "proxy", instance] if instance else []), "flux", *words])
 
 
@@ -248,7 +248,7 @@ def _record(job: Mapping[str, Any], now: float) -> Record:
 
 
 def _waits_for(job: Mapping[str, Any]) -> str:
-    """Return what a job waits for: its dependencies, or what the scheduler notes of it (RFC 27)."""
+    """Return the reason why a job waits: its dependencies, or the scheduler's note (RFC 27)."""
     reasons = []
     for name in job.get("dependencies") or ():
         words = next((text for start, text in _DEPENDENCIES.items() if name.startswith(start)), "waits")

@@ -40,9 +40,9 @@ from hpcprof.submit.schedulers.batch import BatchScheduler
 from hpcprof.submit.schedulers.command import (
     Unreachable,
     complaint,
-    in_runs,
     parse_array_indices,
     read_words,
+    run_file_suffix,
     run_scheduler_command,
     run_submission,
     seconds_since,
@@ -67,7 +67,7 @@ _SHELL = "pbs_shell"
 # A comma and @ mean something in -S; quotes do not help.
 _SHELL_PATH = re.compile(r"[\w./:=+&-]+", re.ASCII)
 _RESOURCE = re.compile(r"(?P<name>[A-Za-z][\w-]*)=[\w.,/@-]+", re.ASCII)
-_OF_OPTIONS = {
+_JOB_RESOURCES = {
     "select": "give --nodes",
     "nodes": "give --nodes",
     "mpiprocs": "give --ranks-per-node",
@@ -89,7 +89,7 @@ _OWN_OPTIONS = {
     "-o": "the output goes to logs/ of the run",
     "-q": "give --queue",
     "-z": "it needs the job's id",
-    **{f"-l {name}": advice for name, advice in _OF_OPTIONS.items()},
+    **{f"-l {name}": advice for name, advice in _JOB_RESOURCES.items()},
 }
 
 
@@ -151,8 +151,8 @@ class PbsScheduler(BatchScheduler):
                     f"--constraint {job.constraint}: PBS chooses nodes by their resources; write {valid}."
                 )
                 raise UsageError(sentence, "constraint")
-            if match["name"] in _OF_OPTIONS:
-                advice = f"hpcprof sets {match['name']} itself; {_OF_OPTIONS[match['name']]}"
+            if match["name"] in _JOB_RESOURCES:
+                advice = f"hpcprof sets {match['name']} itself; {_JOB_RESOURCES[match['name']]}"
                 raise UsageError(f"--constraint {part}: {advice}.", "constraint")
 
     def chunks(self, job: Job, queue: Queue) -> tuple[int, str]:
@@ -218,24 +218,24 @@ class PbsScheduler(BatchScheduler):
         return ["-o", str(out), "-e", str(err)]
 
     def states(self, job_ids: Sequence[str], since: datetime) -> Mapping[str, Record]:
-        """Ask for each job or array separately, up to `ALL_SECONDS`: of several ids ``qstat`` prints one."""
+        """Ask for each job or array separately, up to `POLL_SECONDS`: of several ids ``qstat`` prints one."""
         groups: dict[str, list[str]] = {}
         for job_id in job_ids:
             groups.setdefault(array_of(job_id), []).append(job_id)
         records: dict[str, Record] = {}
-        deadline = time.monotonic() + ALL_SECONDS
+        deadline = time.monotonic() + POLL_SECONDS
         for count, (ids, group) in enumerate(groups.items()):
             if time.monotonic() > deadline:
-                late = f"not asked for: PBS took {ALL_SECONDS:.0f} s for {count} of {len(groups)} jobs"
+                late = f"not asked for: PBS took {POLL_SECONDS:.0f} s for {count} of {len(groups)} jobs"
                 records.update(dict.fromkeys(group, Record(JobState.UNKNOWN, late)))
                 continue
             try:
-                records.update(pick(self._qstat(ids), group))
+                records.update(records_by_id_of_run(self._qstat(ids), group))
             except Unreachable:
                 raise
             except SchedulerError as error:  # of this job alone
                 records.update(dict.fromkeys(group, Record(JobState.UNKNOWN, str(error))))
-        return on_dead_nodes(records)
+        return name_dead_nodes(records)
 
     def submitted_from(self, script: Path, owner: str) -> str:
         """Look for the script among the user's jobs with its name; qselect prints only their ids."""
@@ -275,7 +275,7 @@ class PbsScheduler(BatchScheduler):
         return QSTAT_SERVER
 
     def shortcoming(self, answer: str) -> Shortcoming | None:
-        """Return what is lost if the server keeps no finished jobs."""
+        """Return the loss if the server keeps no finished jobs."""
         if parse_job_history(answer):
             return None
         return Shortcoming(
@@ -335,11 +335,11 @@ QSTAT_SERVER = ["qstat", "-B", "-f", "-F", "json"]
 # Shows finished jobs too, for as long as the server keeps their history.
 QSTAT_HISTORY = ("qstat", "-x", "-f", "-F", "json")
 
-ALL_SECONDS = 20.0
+POLL_SECONDS = 20.0
 """The most seconds for all questions of one poll; jobs that are left are asked for in the next one."""
 
 
-def on_dead_nodes(records: Mapping[str, Record]) -> Mapping[str, Record]:
+def name_dead_nodes(records: Mapping[str, Record]) -> Mapping[str, Record]:
     """Name the dead nodes of jobs that run: PBS calls a job running until its first node is given up."""
     if not any(record.nodes for record in records.values()):
         return records
@@ -355,7 +355,7 @@ def on_dead_nodes(records: Mapping[str, Record]) -> Mapping[str, Record]:
     return records_by_id
 
 
-def pick(records: Mapping[str, Record], job_ids: Sequence[str]) -> dict[str, Record]:
+def records_by_id_of_run(records: Mapping[str, Record], job_ids: Sequence[str]) -> dict[str, Record]:
     """Return the records of jobs by the ids that hpcprof has; qstat may print them differently."""
     records_by_id = {}
     for job_id in job_ids:
@@ -404,7 +404,7 @@ def was_submitted_from(script: Path, out: str) -> bool:
     """Return whether ``qstat -f -F json`` printed a job whose script has this path: qsub's last argument."""
     match = re.search(r'^\s*"Submit_arguments"\s*:\s*"(.*)"\s*,?\s*$', out, re.MULTILINE)
     # Not as JSON: the job's environment can make it invalid.
-    path = json.dumps(in_runs(script), ensure_ascii=False)[1:-1]
+    path = json.dumps(run_file_suffix(script), ensure_ascii=False)[1:-1]
     return match is not None and match[1].endswith(path)
 
 
@@ -430,7 +430,7 @@ def parse_qstat(code: int, out: str, error: str) -> Mapping[str, Record]:
     try:
         document = json.loads(out, strict=False)  # line breaks in values are taken as they are
     except ValueError:
-        document = _salvage(out)
+        document = _parse_damaged_json(out)
     if not isinstance(document, dict):
         raise SchedulerError("the output of qstat is not a JSON object.")
     stamp = str(document.get("timestamp"))
@@ -465,9 +465,9 @@ def _records_from_array(array_id: str, job: Mapping[str, str], record: Record) -
     OpenPBS, src/server/stat_job.c). So the state comes from the array, and a member that was deleted while it
     waited has none.
     """
-    everyone = parse_array_indices(job.get("array_indices_submitted", ""))
+    all_indices = parse_array_indices(job.get("array_indices_submitted", ""))
     if record.state in (JobState.QUEUED, JobState.CANCELLED):
-        members = dict.fromkeys(everyone, record)
+        members = dict.fromkeys(all_indices, record)
     else:
         waiting = parse_array_indices(job.get("array_indices_remaining", ""))
         members = dict.fromkeys(waiting, Record(JobState.QUEUED, "waits for its turn in the array"))
@@ -511,7 +511,7 @@ def same_job(name: str, job_id: str) -> bool:
     return first == second and (servers[0] == servers[1] or "" in servers)
 
 
-def _salvage(out: str) -> dict[str, Any]:
+def _parse_damaged_json(out: str) -> dict[str, Any]:
     """Read the attributes that matter from the invalid JSON of one job.
 
     An exported shell function or a quote in the job's environment can make it invalid. ``job_state`` and

@@ -50,7 +50,7 @@ def check_answers(scheduler: Scheduler, site: Site, otherwise: str) -> None:
     name = remote[0].name if remote else scheduler.name
     try:
         _check_silence(name)
-        with command.all_answers_within(LISTING_SECONDS):
+        with command.answer_time_limit(LISTING_SECONDS):
             result = command.run_scheduler_command(question)
     except command.Unreachable as error:
         _silent_schedulers[name] = time.monotonic(), str(error)
@@ -86,7 +86,7 @@ def poll(runs: Sequence[Run], seconds: float | None = None) -> dict[str, JobStat
             still_open.append(run)
         elif run.manifest is not None:
             states[run.id] = final
-    with command.all_answers_within(seconds):
+    with command.answer_time_limit(seconds):
         for group in _by_scheduler(still_open):
             answers = _ask(group, seconds)
             for run in group:

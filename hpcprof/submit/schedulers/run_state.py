@@ -96,7 +96,7 @@ def _from_record(run: Run, record: Record) -> JobStatus:
 
 
 def _end_in_output(run: Run, where: Where = "job_end") -> JobStatus | None:
-    """Return how a job's last start ended by what the scheduler wrote into its output, or None."""
+    """Return the end of a job's last start by the scheduler's words in its output, or None."""
     lines = [line for name in ("job.err", "job.out") for line in job_output(run, name)]
     cause = find_cause(where, "\n".join(lines))
     if cause is None:
@@ -246,14 +246,14 @@ def _still_awaited(run: Run, ended_seconds: float | None) -> bool:
     return time.time() - (parse_count(noted) or 0) < UNRECORDED_SECONDS
 
 
-_FILE = "verdict"
+_VERDICT_FILE = "verdict"
 _FINISHED_FILE = "finished"
 
 
 def read_verdict(run: Run) -> JobStatus | None:
     """Return the status that a run ended with, which may be provisional; None if none was kept."""
     try:
-        fields = from_json(run.state_file(_FILE) or "")
+        fields = from_json(run.state_file(_VERDICT_FILE) or "")
         state, reason, provisional = JobState(fields["state"]), str(fields["reason"]), "provisional" in fields
         return JobStatus(state, reason, fields["exit_code"], provisional)
     except (ValueError, KeyError, TypeError):
@@ -272,11 +272,11 @@ def keep_verdict(run: Run, status: JobStatus) -> None:
         return
     with suppress(OSError):
         if not status.state.ended:
-            (run.path / "state" / _FILE).unlink(missing_ok=True)
+            (run.path / "state" / _VERDICT_FILE).unlink(missing_ok=True)
             return
         fields = {"state": status.state.value, "reason": status.reason, "exit_code": status.exit_code}
         fields |= {"provisional": True} if status.provisional else {}
-        write_atomically(run.path / "state" / _FILE, json.dumps(fields) + "\n")
+        write_atomically(run.path / "state" / _VERDICT_FILE, json.dumps(fields) + "\n")
 
 
 def status_now(run: Run, answer: JobStatus) -> JobStatus:

@@ -190,7 +190,7 @@ class Scheduler:
         return next((site.queues[name] for name in self.queue_names(job.queue) if name in site.queues), None)
 
     def chunks(self, job: Job, queue: Queue) -> tuple[int, str]:
-        """Return how many units of a queue a job takes, and the unit; `Queue.chunks` has valid numbers."""
+        """Return a job's number of units of a queue, and the unit; `Queue.chunks` has the valid numbers."""
         return job.nodes, "nodes"
 
     def resource_directives(self, job: Job) -> dict[str, str]:
@@ -221,7 +221,7 @@ class Scheduler:
         return {}
 
     def settings(self, directive: str) -> frozenset[str]:
-        """Return what a directive sets: names that are equal where two directives exclude each other."""
+        """Return the settings of a directive: names that are equal if two directives exclude each other."""
         return frozenset({directive})
 
     def own_settings(self, site: Site) -> Mapping[str, str]:
@@ -258,7 +258,7 @@ class Scheduler:
         return []
 
     def shortcoming(self, answer: str) -> Shortcoming | None:
-        """Return what the scheduler's setup costs, from what the command of `question` printed."""
+        """Return a shortcoming of the scheduler's setup, from the output of the command of `question`."""
         return None
 
     def probe(self, ask: Ask) -> Machine:

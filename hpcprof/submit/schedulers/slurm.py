@@ -33,10 +33,10 @@ from hpcprof.submit.schedulers.command import (
     Unreachable,
     complaint,
     ids_by_place,
-    in_runs,
     parse_array_indices,
     read_words,
     remote_runs,
+    run_file_suffix,
     run_scheduler_command,
     run_submission,
     seconds_since,
@@ -271,7 +271,7 @@ class SlurmScheduler(BatchScheduler):
             ["squeue", "--noheader", "--states=all", f"--user={owner}", f"--format={SCRIPTS_FORMAT}"]
         )
         scripts = reversed(parse_scripts(*listing.answer).items())
-        return next((number for path, number in scripts if path.endswith(in_runs(script))), "")
+        return next((number for path, number in scripts if path.endswith(run_file_suffix(script))), "")
 
     def cancel(self, job_ids: Sequence[str]) -> None:
         """Cancel the jobs; scancel succeeds even for unknown jobs."""

@@ -18,10 +18,10 @@ from hpcprof.submit.jobs.walltime import format_walltime
 from hpcprof.submit.schedulers.scheduler import Scheduler
 
 # These are patterns of Python and of grep -E.
-_LAUNCHES = "(I_MPI_)?HYDRA_HOST_FILE|(OMPI|PRTE)_MCA_[a-z]+_default_hostfile|MPIEXEC_TIMEOUT"
-_GPUS = "(CUDA|HIP|ROCR)_VISIBLE_DEVICES|GPU_DEVICE_ORDINAL|ZE_AFFINITY_MASK"
+_LAUNCHER_VARIABLES = "(I_MPI_)?HYDRA_HOST_FILE|(OMPI|PRTE)_MCA_[a-z]+_default_hostfile|MPIEXEC_TIMEOUT"
+_GPU_VARIABLES = "(CUDA|HIP|ROCR)_VISIBLE_DEVICES|GPU_DEVICE_ORDINAL|ZE_AFFINITY_MASK"
 _OPTIONS = (
-    f"{_LAUNCHES}|{_GPUS}|"
+    f"{_LAUNCHER_VARIABLES}|{_GPU_VARIABLES}|"
     "(SBATCH|SLURM|SRUN|SALLOC|SQUEUE|SACCT|SCANCEL|SINFO|LSB|BSUB|FLUX)_[A-Za-z0-9_]+"
     "|PBS_(DPREFIX|SHELL|ENVIRONMENT|JOB[A-Z]+|NODE[A-Z]+|TASKNUM|MOMPORT|QUEUE|(O|ARRAY)_[A-Za-z0-9_]+)"
 )
@@ -50,7 +50,7 @@ def unused_options(scheduler: Scheduler, job: Job, environment: Mapping[str, str
     """Return a sentence, without its full stop, about the options that the shell sets and the job lacks."""
     # Variables of the job around the shell are no choice of the user's.
     within_job = bool(environment.get(scheduler.job_id_variable))
-    everywhere = _LAUNCHES if scheduler.runs_here else f"{_LAUNCHES}|{_GPUS}"
+    everywhere = _LAUNCHER_VARIABLES if scheduler.runs_here else f"{_LAUNCHER_VARIABLES}|{_GPU_VARIABLES}"
     names = [
         name
         for name in sorted(environment)

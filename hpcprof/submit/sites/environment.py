@@ -38,8 +38,8 @@ def default_variables(site: Site, job: Job) -> dict[str, str]:
     """Return the variables that a job has unless its shell or a module sets them."""
     variables = dict(site.environment_defaults)
     # Open MPI (4 and 5) binds each of up to two ranks to one core, with all of its threads.
-    few = {LauncherName.MPIEXEC: (2,), LauncherName.OPENMPI: (1, 2)}.get(site.launcher.name, ())
-    if job.ranks in few and not job.cpus_per_rank:
+    bound_rank_counts = {LauncherName.MPIEXEC: (2,), LauncherName.OPENMPI: (1, 2)}.get(site.launcher.name, ())
+    if job.ranks in bound_rank_counts and not job.cpus_per_rank:
         variables |= dict.fromkeys(_BINDINGS, "none")
     for name, option in site.options.items():
         if job.options.get(name):

@@ -10,7 +10,13 @@ import msgspec
 import pytest
 
 from hpcprof.common.errors import UsageError
-from hpcprof.submit.launchers import MEETING, check_starts_ranks, find_mpiexec, launch_command, on_each_node
+from hpcprof.submit.launchers import (
+    RENDEZVOUS,
+    check_starts_ranks,
+    find_mpiexec,
+    launch_command,
+    on_each_node,
+)
 from hpcprof.submit.rendering.job_scripts import render_scripts
 from hpcprof.submit.schedulers.slurm import SlurmScheduler
 from hpcprof.submit.sites.files import load_site
@@ -94,7 +100,7 @@ def test_torchrun_starts_once_on_each_of_several_nodes_which_meet_at_the_first()
     # Slurm signals all processes of a step: torchrun ignores what is for its workers.
     deaf = argv.index("sh")
     assert argv[deaf + 2 : deaf + 5] == ["trap '' USR1 USR2 ALRM XCPU; exec \"$@\"", "hpcprof", "torchrun"]
-    assert {"--no-python", "--nproc-per-node=4", "--nnodes=3", f"--rdzv-endpoint={MEETING}"} <= set(argv)
+    assert {"--no-python", "--nproc-per-node=4", "--nnodes=3", f"--rdzv-endpoint={RENDEZVOUS}"} <= set(argv)
     script = render_scripts(slurm, job, Path("/run"), ["hpcprof"])["job.sh"]
     assert 'first_node=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)' in script
     assert "meeting=$first_node:" in script

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpcprof.submit import launchers
-from hpcprof.submit.linked_libraries import lacks, linked_libraries, mpi_family
+from hpcprof.submit.linked_libraries import lacks_word, linked_libraries, mpi_family
 
 
 def executable(path: Path, *libraries: str) -> Path:
@@ -51,7 +51,7 @@ def test_that_of_python_is_the_one_of_mpi4py_unless_it_has_several(tmp_path: Pat
 def test_a_script_and_a_missing_program_have_no_libraries(tmp_path: Path) -> None:
     (tmp_path / "run.sh").write_text("#!/bin/sh\nexec solver libmpi.so.40\n")
     assert linked_libraries(tmp_path / "run.sh") == []
-    assert not lacks(tmp_path / "run.sh", "scorep")
+    assert not lacks_word(tmp_path / "run.sh", "scorep")
     assert mpi_family(["./missing"], str(tmp_path)) is None
     assert mpi_family([], "/") is None
 

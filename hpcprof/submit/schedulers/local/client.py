@@ -36,7 +36,7 @@ class LocalClient(SchedulerClient):
 
     def queue_behind(self, run: Run, ahead: Run) -> None:
         """Note the run ahead for the supervisor, which waits for its end; the walltime begins afterwards."""
-        write_atomically(run.path / "state" / supervisor.BEHIND, f"{ahead.path}\n")
+        write_atomically(run.path / "state" / supervisor.RUN_AHEAD, f"{ahead.path}\n")
 
     def submit(self, run: Run, after: Sequence[str] = ()) -> str:
         """Start the supervisor in its own session; the job id is its process id."""
@@ -99,7 +99,7 @@ def local_status(run: Run) -> JobStatus:
     outcome = JobEnd.parse(run.state_file(supervisor.ENDED))
     if outcome is not None:
         return _ended_status(outcome, run)
-    if alive and (ahead := run.state_file(supervisor.BEHIND)) is not None:
+    if alive and (ahead := run.state_file(supervisor.RUN_AHEAD)) is not None:
         return JobStatus(JobState.QUEUED, f"waits for the end of {Path(ahead).name}")
     if alive:
         started = run.state_file("started") is not None or not run_state.records(run, "started")

@@ -18,12 +18,12 @@ from hpcprof.common.process_identity import ProcessIdentity
 
 SUPERVISOR = "supervisor"
 ENDED = "ended"
-BEHIND = "behind"
+RUN_AHEAD = "behind"
 """The state file with the path of the run that must end before this one starts."""
 GRACE_SECONDS = 10.0
 """The seconds that a job has after SIGTERM to end by itself, before SIGKILL."""
 
-_QUEUE_SECONDS = 0.2
+_POLL_SECONDS = 0.2
 """The pause between two looks at the run ahead: short beside a measurement, and without load on it."""
 
 _MARK = "HPCPROF_JOB_DIRECTORY"
@@ -61,11 +61,11 @@ def supervise(run: Path, walltime: float) -> JobEnd:
         signal.signal(signal.SIGTERM, cancelled)
         job = None
         try:
-            note = run / "state" / BEHIND
+            note = run / "state" / RUN_AHEAD
             with suppress(FileNotFoundError):
                 ahead = Path(note.read_text(encoding="utf-8").rstrip("\n"))
                 while not _has_ended(ahead):
-                    time.sleep(_QUEUE_SECONDS)
+                    time.sleep(_POLL_SECONDS)
                 note.unlink()
             job = subprocess.Popen(
                 ["/bin/bash", str(run / "job.sh")],

@@ -12,7 +12,7 @@ import pytest
 
 from hpcprof.common.errors import UsageError
 from hpcprof.submit.jobs.checks import remarks
-from hpcprof.submit.jobs.workers import words_of_runners, workers_of
+from hpcprof.submit.jobs.workers import count_runner_words, workers_of
 from hpcprof.submit.launchers import launch_command
 from hpcprof.submit.rendering.templates import render
 from hpcprof.submit.schedulers.scheduler import Rendering
@@ -256,7 +256,7 @@ def test_the_words_of_runners_before_a_program_are_counted_outside_of_images(
     command: str, count: int
 ) -> None:
     asked = make_job(load_site("generic-slurm"), arguments=shlex.split(command))
-    assert words_of_runners(asked) == count
+    assert count_runner_words(asked) == count
 
 
 @pytest.mark.parametrize("program", ["bash job.slurm", "./job.slurm", "nice bash -e job.slurm 3"])

@@ -161,6 +161,6 @@ def test_names_that_no_run_has_are_not_listed() -> None:
 
 
 def test_a_listing_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folders, "_MOST_FILES", 3)
+    monkeypatch.setattr(folders, "_MAX_FILES", 3)
     with pytest.raises(HpcprofError, match="more than 3 files"):
         list_files(Answer(b"5 1 logs/a\0" * 4), FOLDER, ["logs"])

@@ -10,7 +10,7 @@ from hpcprof.common.errors import SchedulerError
 from hpcprof.submit.schedulers import command
 from hpcprof.submit.schedulers.command import (
     Unreachable,
-    all_answers_within,
+    answer_time_limit,
     ask_again_while_silent,
     seconds_left,
 )
@@ -51,12 +51,12 @@ def test_all_questions_together_stop_at_their_limit() -> None:
         asked.append(seconds_left("squeue", 120))
         raise Unreachable("no answer")
 
-    with all_answers_within(0.2):
+    with answer_time_limit(0.2):
         with pytest.raises(Unreachable, match="no answer"):
             ask_again_while_silent(silent)
         assert len(asked) == 1
         assert asked[0] <= 0.2
-    with all_answers_within(0), pytest.raises(Unreachable, match="squeue was not asked"):
+    with answer_time_limit(0), pytest.raises(Unreachable, match="squeue was not asked"):
         seconds_left("squeue", 120)
     assert seconds_left("squeue", 120) == 120
 
@@ -73,5 +73,5 @@ def test_what_a_scheduler_said_is_not_lost_when_the_limit_cuts_a_further_questio
             time.sleep(0.2)
         raise Unreachable(reason)
 
-    with all_answers_within(0.2), pytest.raises(Unreachable, match="the server is down"):
+    with answer_time_limit(0.2), pytest.raises(Unreachable, match="the server is down"):
         ask_again_while_silent(silent)
