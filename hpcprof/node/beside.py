@@ -22,7 +22,7 @@ from .stalls import Process, StallWatch, ended_ranks, processes, programs, read,
 from .telemetry import Sampler
 
 _LOOK_SECONDS = 2.0
-_KILL_SECONDS = 5.0
+_LEFTOVER_KILL_SECONDS = 5.0
 """Seconds between SIGTERM and SIGKILL."""
 
 
@@ -74,7 +74,7 @@ class Leftovers:
             _note(self._run, rank, "left", ", ".join(names))
             over = now - self._since[rank] - self._grace
             for process in started if over >= 0 else []:
-                process.send(signal.SIGTERM if over < _KILL_SECONDS else signal.SIGKILL)
+                process.send(signal.SIGTERM if over < _LEFTOVER_KILL_SECONDS else signal.SIGKILL)
 
 
 class Launches:
@@ -119,9 +119,9 @@ def main() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
     watch = StallWatch(run, node, rank, limit, bool(stops), wrapper) if limit else None
     threads = [threading.Thread(target=_watch, args=(watch,), daemon=True)] if watch else []
-    lookers: List[Any] = [Signals(run), Leftovers(run, grace), Launches(run)]
-    lookers += [Failures(run, profilers)] if fails else []
-    threads.append(threading.Thread(target=_look, args=(run, wrapper, lookers), daemon=True))
+    watches: List[Any] = [Signals(run), Leftovers(run, grace), Launches(run)]
+    watches += [Failures(run, profilers)] if fails else []
+    threads.append(threading.Thread(target=_look, args=(run, wrapper, watches), daemon=True))
     for thread in threads:
         thread.start()
     if samples:
@@ -161,12 +161,12 @@ def _watch(watch: StallWatch) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _look(run: str, wrapper: int, lookers: Sequence[Any]) -> None:
+def _look(run: str, wrapper: int, watches: Sequence[Any]) -> None:
     while True:
         local = processes(run)
         if not local and os.getppid() != wrapper:
             return
-        for looker in lookers:
+        for watch_on in watches:
             with suppress(OSError):  # a process or the folder is gone
-                looker.look(local)
+                watch_on.look(local)
         time.sleep(_LOOK_SECONDS)

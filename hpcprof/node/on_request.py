@@ -20,19 +20,19 @@ from typing import Any, NamedTuple
 REQUEST, ANSWERS, SLOWER = "capture.json", "captures", "slower.json"
 """Files in ``state/``, and the folder there."""
 
-MOST_STEPS = 1000
+MAX_CAPTURE_STEPS = 1000
 LEAD_S, LEAD_STEPS = 5.0, 3
-"""The time and the steps between a request and its first step: ranks look once a second."""
+"""Minimum time and number of steps between a request and its first step: ranks look once a second."""
 
 _LOOK_S = 1.0
 _MAX_REQUEST_BYTES = 1 << 16
 _NEVER = sys.maxsize
 
-_RECENT, _FEWEST = 20, 40
-"""The number of steps that are compared with those before, and the fewest of all."""
+_RECENT_STEPS, _MIN_STEPS = 20, 40
+"""Number of recent steps that are compared with the steps before, and minimum number of all steps."""
 
-_MOST_WALLS, _EXACT_STEPS = 4096, 1024
-"""The most steps that are remembered; then every second one of the earlier times is dropped."""
+_MAX_WALLS, _MAX_EXACT_WALLS = 4096, 1024
+"""Maximum number of remembered step times, and of the last ones that are kept when some are dropped."""
 
 _SLOW_STEPS, _SLOW_REQUESTS = 5, 2
 
@@ -54,7 +54,7 @@ class Request(NamedTuple):
 
 
 class _CannotRecord(Exception):
-    """A reason that is none of the profiler's."""
+    """The reason why a request cannot be met, apart from errors of the profiler."""
 
 
 def parse_request(text: str | bytes) -> Request:
@@ -68,7 +68,7 @@ def parse_request(text: str | bytes) -> Request:
     numbers = (number, first, steps, *(rank for span in spans for rank in span))
     if any(type(value) is not int or value < 0 for value in numbers):
         raise ValueError("it has something else than whole numbers")
-    if not 0 < steps <= MOST_STEPS:
+    if not 0 < steps <= MAX_CAPTURE_STEPS:
         raise ValueError(f"it asks for {steps} steps")
     return Request(number, first, steps, [(low, high) for low, high in spans])
 
@@ -251,21 +251,21 @@ class OnRequest:
         if self._mark and self._active is None:
             self._walls.append(now - self._mark)
         self._mark = now
-        if len(self._walls) > _MOST_WALLS:
-            self._walls = [*self._walls[:-_EXACT_STEPS:2], *self._walls[-_EXACT_STEPS:]]
+        if len(self._walls) > _MAX_WALLS:
+            self._walls = [*self._walls[:-_MAX_EXACT_WALLS:2], *self._walls[-_MAX_EXACT_WALLS:]]
 
     def _judge(self) -> None:
         """Request a recording if the last steps took much longer than those before."""
         walls, steps = list(self._walls), self._steps
-        if self._requested >= _SLOW_REQUESTS or len(walls) < _FEWEST:
+        if self._requested >= _SLOW_REQUESTS or len(walls) < _MIN_STEPS:
             return
-        before = _median(walls[1:-_RECENT])
-        recent = _median(walls[-_RECENT:])
+        before = _median(walls[1:-_RECENT_STEPS])
+        recent = _median(walls[-_RECENT_STEPS:])
         limit = before * (1 + self._slower_pct / 100)
         if recent <= limit:
             return
         # Four of five steps in a row are slow from then on: single long steps are none of it.
-        first = len(walls) - _RECENT
+        first = len(walls) - _RECENT_STEPS
         while first > 0 and sorted(walls[first - 1 : first + 4])[1] > limit:
             first -= 1
         while walls[first] <= limit or sorted(walls[first : first + 5])[1] <= limit:

@@ -32,7 +32,7 @@ MODULES = {
 }
 """Launchers that are Python's modules too."""
 
-_SCRIPT_BYTES, _DEPTH, _SECONDS = 1 << 18, 8, 60
+_SCRIPT_BYTES, _MAX_DEPTH, _SECONDS = 1 << 18, 8, 60
 VALUE_OPTIONS = {"-W", "-X", "--check-hash-based-pycs", "-o", "+o", "-O", "+O", "--rcfile", "--init-file"}
 """Options of Python and of shells whose value is the next word."""
 
@@ -40,7 +40,7 @@ VALUE_OPTIONS = {"-W", "-X", "--check-hash-based-pycs", "-o", "+o", "-O", "+O", 
 class Runner(NamedTuple):
     """A program that runs the command after its own words: the options with a value, and other words."""
 
-    valued: str = ""
+    value_options: str = ""
     words: int = 0
     subcommands: str = ""
 
@@ -109,7 +109,7 @@ LAUNCHERS: Dict[str, str] = {
 }
 """Programs that start ranks or workers themselves, with the subcommands that do."""
 
-_STARTS = re.compile(
+_STARTING_FUNCTION = re.compile(
     "run|[Pp]open|(?:check_)?(?:call|output)|getoutput|system|create_subprocess_.*|(?:exec|spawn)[lv].*"
 )
 """Names of functions of Python that run a command."""
@@ -156,7 +156,7 @@ def module_of(words: List[str]) -> List[str]:
     return []
 
 
-class _Scene(NamedTuple):
+class _Context(NamedTuple):
     """The surroundings of a command, as `Command` has them, with its folder and the depth of nesting."""
 
     folder: str
@@ -168,50 +168,52 @@ class _Scene(NamedTuple):
 
 def commands(words: List[str], folder: str) -> Iterator[Command]:
     """Yield the commands that a command may run, outermost first; it starts in a folder."""
-    return _commands(words, _Scene(folder))
+    return _commands(words, _Context(folder))
 
 
-def _commands(words: List[str], scene: _Scene) -> Iterator[Command]:
-    if not words or scene.depth > _DEPTH:
+def _commands(words: List[str], context: _Context) -> Iterator[Command]:
+    if not words or context.depth > _MAX_DEPTH:
         return
-    command = Command(list(words), scene.before, scene.place, scene.repeated)
+    command = Command(list(words), context.before, context.place, context.repeated)
     yield command
-    name, arguments, scene = command.name, command.words[1:], scene._replace(depth=scene.depth + 1)
+    name, arguments, context = command.name, command.words[1:], context._replace(depth=context.depth + 1)
     runner = RUNNERS.get(name)
     if runner is not None:
         inner = words_run_by(name, runner, arguments)
-        started = (*scene.before, *words[: len(words) - len(inner)])
+        started = (*context.before, *words[: len(words) - len(inner)])
         if inner and inner[0].endswith(".py"):
             inner = ["python", *inner]
-        repeated = scene.repeated or name in ("xargs", "parallel")
-        yield from _commands(inner, scene._replace(before=started, repeated=repeated))
+        repeated = context.repeated or name in ("xargs", "parallel")
+        yield from _commands(inner, context._replace(before=started, repeated=repeated))
     elif SHELL.fullmatch(name):
-        yield from _run_by_shell(arguments, scene)
+        yield from _run_by_shell(arguments, context)
     elif PYTHON.fullmatch(name):
-        yield from _run_by_python(arguments, scene)
+        yield from _run_by_python(arguments, context)
     elif name in ("make", "gmake"):
-        yield from _run_by_make(arguments, scene)
+        yield from _run_by_make(arguments, context)
     else:
-        path = _file(words[0], scene.folder)
-        text = _script(path)
+        path = _path_of(words[0], context.folder)
+        text = _shell_script(path)
         if text is not None:
-            yield from _in_script(text, arguments, scene._replace(place=words[0]))
-        elif re.match(rb"#!.*\bpython", _content(path, 99)):
-            yield from _run_by_python([path, *arguments], scene)
+            yield from _script_commands(text, arguments, context._replace(place=words[0]))
+        elif re.match(rb"#!.*\bpython", _read_bytes(path, 99)):
+            yield from _run_by_python([path, *arguments], context)
         else:
             # Another program may run the words after it.
-            starts = (i for i, word in enumerate(words) if i and _starts_program(word, scene.folder))
-            yield from _commands(words[next(starts, len(words)) :], scene)
+            starts = (i for i, word in enumerate(words) if i and _starts_program(word, context.folder))
+            yield from _commands(words[next(starts, len(words)) :], context)
 
 
 def _starts_program(word: str, folder: str) -> bool:
-    return PYTHON.fullmatch(os.path.basename(word)) is not None or ("/" in word and bool(_file(word, folder)))
+    return PYTHON.fullmatch(os.path.basename(word)) is not None or (
+        "/" in word and bool(_path_of(word, folder))
+    )
 
 
 def words_run_by(name: str, runner: Runner, arguments: List[str]) -> List[str]:
     """Return the command that a runner, called by a name with arguments, runs; empty if it runs none."""
     words, operands = list(arguments), runner.words
-    valued, subcommands = runner.valued.split(), runner.subcommands.split()
+    value_options, subcommands = runner.value_options.split(), runner.subcommands.split()
     if subcommands:
         while words and words[0] not in subcommands:
             words.pop(0)
@@ -228,7 +230,7 @@ def words_run_by(name: str, runner: Runner, arguments: List[str]) -> List[str]:
                 return [*words[0].split(), *words[1:]]
             if name == "taskset" and "c" in word:
                 continue
-            if word in valued and words:
+            if word in value_options and words:
                 words.pop(0)
         elif name in ("env", "time") and "=" in word:
             words.pop(0)
@@ -240,22 +242,22 @@ def words_run_by(name: str, runner: Runner, arguments: List[str]) -> List[str]:
     return []
 
 
-def _run_by_shell(arguments: List[str], scene: _Scene) -> Iterator[Command]:
+def _run_by_shell(arguments: List[str], context: _Context) -> Iterator[Command]:
     words = list(arguments)
     while words and words[0][:1] in ("-", "+"):
         option = words.pop(0)
         if re.fullmatch("-[A-Za-z]*c[A-Za-z]*", option):
-            yield from _in_script(words[0], words[2:], scene) if words else ()
+            yield from _script_commands(words[0], words[2:], context) if words else ()
             return
         if option in VALUE_OPTIONS and words:
             words.pop(0)
     if words:
-        text = _script(_file(words[0], scene.folder), is_shell=True)
+        text = _shell_script(_path_of(words[0], context.folder), is_shell=True)
         if text is not None:
-            yield from _in_script(text, words[1:], scene._replace(place=words[0]))
+            yield from _script_commands(text, words[1:], context._replace(place=words[0]))
 
 
-def _run_by_python(arguments: List[str], scene: _Scene) -> Iterator[Command]:
+def _run_by_python(arguments: List[str], context: _Context) -> Iterator[Command]:
     """Yield the commands that the source of a program in Python starts, and dask-mpi if it imports that."""
     words = list(arguments)
     while words and words[0].startswith("-") and words[0] not in ("-c", "-m"):
@@ -265,9 +267,9 @@ def _run_by_python(arguments: List[str], scene: _Scene) -> Iterator[Command]:
     else:
         base = words[1].replace(".", "/") if words[:1] == ["-m"] and words[1:] else ""
         names = [base + ".py", base + "/__main__.py"] if base else words[:1]
-        name = next((name for name in names if os.path.isfile(os.path.join(scene.folder, name))), "")
-        path = os.path.join(scene.folder, name)
-        text = _content(path, _SCRIPT_BYTES).decode("utf-8", "replace") if name else ""
+        name = next((name for name in names if os.path.isfile(os.path.join(context.folder, name))), "")
+        path = os.path.join(context.folder, name)
+        text = _read_bytes(path, _SCRIPT_BYTES).decode("utf-8", "replace") if name else ""
     try:
         nodes: List[Any] = list(ast.walk(ast.parse(text)))
     except (SyntaxError, ValueError, RecursionError):
@@ -286,11 +288,11 @@ def _run_by_python(arguments: List[str], scene: _Scene) -> Iterator[Command]:
         elif isinstance(node, ast.Call) and node.args:
             called = getattr(node.func, "attr", getattr(node.func, "id", ""))
             texts = [text for word in node.args for text in _texts(word, values)]
-            line = " ".join(texts) if _STARTS.fullmatch(called) else ""
-        place = "{}, line {}".format(name, node.lineno) if line and name else scene.place
+            line = " ".join(texts) if _STARTING_FUNCTION.fullmatch(called) else ""
+        place = "{}, line {}".format(name, node.lineno) if line and name else context.place
         for inner in _simple_commands(line):
-            inner_scene = scene._replace(place=place, repeated=scene.repeated or id(node) in repeated)
-            yield from _commands(inner, inner_scene)
+            inner_context = context._replace(place=place, repeated=context.repeated or id(node) in repeated)
+            yield from _commands(inner, inner_context)
 
 
 def _texts(node: Any, values: Dict[str, Any]) -> List[str]:
@@ -306,7 +308,7 @@ def _texts(node: Any, values: Dict[str, Any]) -> List[str]:
     return texts
 
 
-def _run_by_make(arguments: List[str], scene: _Scene) -> Iterator[Command]:
+def _run_by_make(arguments: List[str], context: _Context) -> Iterator[Command]:
     """Yield the commands in the recipes of make's targets, and of what these depend on."""
     targets: List[str] = []
     options, variables = {"-C": "", "-f": ""}, {"MAKE": "make"}
@@ -318,13 +320,13 @@ def _run_by_make(arguments: List[str], scene: _Scene) -> Iterator[Command]:
             variables.update({name: value, "MAKE": variables["MAKE"] + " " + shlex.quote(word)})
         elif not word.startswith("-") and option != "-j":
             targets.append(word)
-    scene = scene._replace(folder=os.path.join(scene.folder, options["-C"]))
+    context = context._replace(folder=os.path.join(context.folder, options["-C"]))
     for name in [options["-f"]] if options["-f"] else _MAKEFILES:
-        path = os.path.join(scene.folder, name)
+        path = os.path.join(context.folder, name)
         if os.path.isfile(path):
-            text = _content(path, _SCRIPT_BYTES).decode("utf-8", "replace")
-            inner_scene = scene._replace(place=os.path.join(options["-C"], name))
-            yield from _in_script(_recipes(text, targets, variables), [], inner_scene)
+            text = _read_bytes(path, _SCRIPT_BYTES).decode("utf-8", "replace")
+            inner_context = context._replace(place=os.path.join(options["-C"], name))
+            yield from _script_commands(_recipes(text, targets, variables), [], inner_context)
             return
 
 
@@ -335,7 +337,7 @@ def _recipes(text: str, targets: List[str], variables: Dict[str, str]) -> str:
     lines = text.split("\n")
 
     def expanded(text: str) -> str:
-        for _ in range(_DEPTH):
+        for _ in range(_MAX_DEPTH):
             text = re.sub(r"\$[({](\w+)[)}]", lambda name: variables.get(name.group(1), name.group()), text)
         return text.replace("$$", "$")
 
@@ -355,7 +357,7 @@ def _recipes(text: str, targets: List[str], variables: Dict[str, str]) -> str:
     return expanded("\n".join(line.lstrip("\t@+-") if wanted_by[i] else "" for i, line in enumerate(lines)))
 
 
-def _file(word: str, folder: str) -> str:
+def _path_of(word: str, folder: str) -> str:
     """Return the path of a program or script; empty if there is none."""
     path = os.path.join(folder, word)
     if os.path.isfile(path):
@@ -363,14 +365,14 @@ def _file(word: str, folder: str) -> str:
     return "" if "/" in word else shutil.which(word) or ""
 
 
-def _script(path: str, is_shell: bool = False) -> Optional[str]:
+def _shell_script(path: str, is_shell: bool = False) -> Optional[str]:
     """Return the text of a shell's script; None for another file."""
-    content = _content(path, _SCRIPT_BYTES)
+    content = _read_bytes(path, _SCRIPT_BYTES)
     is_script = is_shell or re.match(rb"#!.*\b(?:ba|da|k|z)?sh\b", content)
     return content.decode("utf-8", "replace") if is_script and b"\0" not in content else None
 
 
-def _in_script(text: str, arguments: List[str], scene: _Scene) -> Iterator[Command]:
+def _script_commands(text: str, arguments: List[str], context: _Context) -> Iterator[Command]:
     """Yield the commands of a script; its arguments and the plain values of its variables are put in."""
     variables: Dict[str, List[str]] = {}
     lines = text.replace("\\\n", " ").split("\n")
@@ -380,8 +382,8 @@ def _in_script(text: str, arguments: List[str], scene: _Scene) -> Iterator[Comma
         if setting:
             variables["$" + setting.group(1)] = setting.group(3).split()
         loops += len(re.findall(r"(?:^|;)\s*do(?=\s|$)", line))
-        place = scene.place if len(lines) == 1 else "{}, line {}".format(scene.place, number)
-        inner_scene = scene._replace(place=place, repeated=scene.repeated or loops > 0)
+        place = context.place if len(lines) == 1 else "{}, line {}".format(context.place, number)
+        inner_context = context._replace(place=place, repeated=context.repeated or loops > 0)
         for words in _simple_commands(line):
             if words[0] == "shift":
                 arguments = arguments[1:]
@@ -389,7 +391,7 @@ def _in_script(text: str, arguments: List[str], scene: _Scene) -> Iterator[Comma
             values = {"$" + str(index): [value] for index, value in enumerate(arguments[:9], 1)}
             values.update({"$@": arguments, "$*": arguments, **variables})
             expanded = [part for word in words for part in values.get(re.sub("[{}]", "", word), [word])]
-            yield from _commands(expanded, inner_scene)
+            yield from _commands(expanded, inner_context)
         loops -= len(re.findall(r"(?:^|;)\s*done\b", line))
 
 
@@ -435,7 +437,7 @@ class Mpi(NamedTuple):
     program: str = ""
 
 
-_MAPS = (
+_PRINT_MAPS = (
     "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; "
     "print(open('/proc/self/maps').read())"
 )
@@ -444,16 +446,16 @@ _MAPS = (
 def find_mpi(words: List[str], folder: str) -> "Optional[Mpi]":
     """Return the MPI of the first command that has one; None if that is unknown."""
     for command in commands(words, folder):
-        path = _file(command.words[0], folder)
+        path = _path_of(command.words[0], folder)
         if PYTHON.fullmatch(command.name) or (path.endswith(".py") and not command.before):
             python = command.words[0] if PYTHON.fullmatch(command.name) else "python3"
-            maps = _output([*command.before, python, "-c", _MAPS], folder)
+            maps = _output([*command.before, python, "-c", _PRINT_MAPS], folder)
             module = re.search(r"/\S*/mpi4py/MPI[^/\s]*\.so", maps)
             library = LIBRARY.search(maps)
             if library:
                 return Mpi(library.group(), module.group() if module else "")
         elif path:
-            is_binary = _content(path, 4) == b"\x7fELF"
+            is_binary = _read_bytes(path, 4) == b"\x7fELF"
             library = LIBRARY.search(_output(["ldd", path], folder)) if is_binary else None
             if library:
                 return Mpi(library.group(), "", path)
@@ -523,8 +525,8 @@ def tracing_libraries() -> List[str]:
     return glob.glob(nsys + "/libToolsInjection*MPI*.so")
 
 
-def untraced(mpi: Mpi, injections: List[str]) -> Tuple[str, str]:
-    """Return what the program calls and no library of the profiler traces, with | between, and the advice.
+def untraced_calls(mpi: Mpi, injections: List[str]) -> Tuple[str, str]:
+    """Return the calls of the program that no library of the profiler traces, with | between, and the advice.
 
     A profiler traces the functions that its own library replaces. mpi4py has them all; its version 4 calls
     MPI_Send_c and its like where MPI has them. Fortran's mpi_f08 has names of its own. The C++ bindings of
@@ -532,15 +534,15 @@ def untraced(mpi: Mpi, injections: List[str]) -> Tuple[str, str]:
     """
     called: List[bytes] = []
     advice = "Waits in it count as work."
-    content = _content(mpi.module or mpi.program)
+    content = _read_bytes(mpi.module or mpi.program)
     if mpi.module:
-        if b"MPI_Send_c" in content and b"MPI_Send_c" in _content(mpi.library):
+        if b"MPI_Send_c" in content and b"MPI_Send_c" in _read_bytes(mpi.library):
             called, advice = [b"MPI_Send_c"], "Use mpi4py 3, or Open MPI up to 5.0."
     elif b"mpi_finalize_f08" in content:
         called, advice = [b"mpi_finalize_f08"], "Use the module mpi, or mpif.h, in place of mpi_f08."
     elif _CXX_BINDINGS not in content:
         called = sorted(set(_UNTRACED_WAITS.findall(content)))
-    for injection in map(_content, injections):
+    for injection in map(_read_bytes, injections):
         lower = injection.lower()
         called = [name for name in called if name.lower() not in lower]
     many = (b"MPI_Send_c", b"mpi_finalize_f08")
@@ -548,10 +550,10 @@ def untraced(mpi: Mpi, injections: List[str]) -> Tuple[str, str]:
     return ("|".join(names), advice) if injections else ("", "")
 
 
-def _content(path: str, most_bytes: int = -1) -> bytes:
+def _read_bytes(path: str, max_bytes: int = -1) -> bytes:
     try:
         with open(path, "rb") as file:
-            return file.read(most_bytes)
+            return file.read(max_bytes)
     except OSError:
         return b""
 
@@ -568,7 +570,7 @@ def main(arguments: List[str]) -> int:
     if mpi is None and library_beside(launcher):
         mpi = Mpi(library_beside(launcher))
     if mpi is not None:
-        called, advice = untraced(mpi, tracing_libraries())
+        called, advice = untraced_calls(mpi, tracing_libraries())
         print(
             "\n".join([family_of(mpi.library), mpi.library, "module" if mpi.module else "", called, advice])
         )

@@ -31,20 +31,20 @@ _OWNER = "HPCPROF_PULSE"
 _STALL_FILE = "stalled"
 _FOLDER = "stall"
 _MAX_INTERVAL_S = 10.0
-_MIN_LOOKS = 12
+_LOOKS_PER_STALL = 12
 """Minimum number of looks at the program within the time after which a run counts as stalled."""
 
 _MAX_DELAY_S = 10.0
 """The interpreter is stuck if nothing runs for this long beyond the time of a stall."""
 
 _DEVICES = ("torch.cuda", "torch.xpu")
-_MEETING_FILES = tuple(
+_RENDEZVOUS_FILES = tuple(
     f"/torch/distributed/{name}.py" for name in ("distributed_c10d", "rendezvous", "device_mesh")
 )
 
 _RECORDERS = ("_dump_nccl_trace", "_dump_fr_trace")
-_MOST_COLLECTIVES = 500
-_MOST_FRAMES = 60
+_MAX_COLLECTIVES = 500
+_MAX_FRAMES = 60
 _COUNTER_BASE = 10**10
 
 
@@ -60,8 +60,8 @@ class Pulse:
         self.run = run_directory
         self.rank = rank
         self._timeout_s = timeout_s
-        self._every_s = (
-            min(_MAX_INTERVAL_S, max(timeout_s / _MIN_LOOKS, 0.1)) if timeout_s else _MAX_INTERVAL_S
+        self._period_s = (
+            min(_MAX_INTERVAL_S, max(timeout_s / _LOOKS_PER_STALL, 0.1)) if timeout_s else _MAX_INTERVAL_S
         )
         self._lines = lines
         self._process = os.getpid()
@@ -123,7 +123,7 @@ class Pulse:
             steps = self._all_steps()
             # Asking for the collectives takes a lock, so that is done only while no step ends.
             counted, waits = collectives() if quiet > self._timeout_s / 4 else (None, False)
-            waits = waits or (True if quiet and meets_on_gpus() else waits)
+            waits = waits or (True if quiet and waits_in_rendezvous() else waits)
             moved = steps != looked or (None not in (ended, counted) and counted != ended)
             looked, ended = steps, counted
             if moved:
@@ -135,11 +135,11 @@ class Pulse:
             if quiet > self._timeout_s / 2 and (since := self._stalled_since()) not in (0, written):
                 self._write_evidence()
                 written = since
-            time.sleep(self._every_s)
-            quiet += self._every_s
+            time.sleep(self._period_s)
+            quiet += self._period_s
 
     def _stalled_since(self) -> int:
-        """Return when the run was found to stall, in nanoseconds of its file system; 0 if it is not."""
+        """Return the time at which the run was called stalled, in ns of its file system; 0 if it is not."""
         with suppress(OSError):
             return (self.run / "state" / _STALL_FILE).stat().st_mtime_ns
         return 0
@@ -198,7 +198,7 @@ def stacks() -> list[dict[str, Any]]:
             continue
         frames: list[dict[str, Any]] = []
         at: Any = frame
-        while at is not None and len(frames) < _MOST_FRAMES:
+        while at is not None and len(frames) < _MAX_FRAMES:
             code = at.f_code
             frames.append({"name": code.co_name, "filename": code.co_filename, "line": at.f_lineno})
             at = at.f_back
@@ -206,7 +206,7 @@ def stacks() -> list[dict[str, Any]]:
     return sorted(threads, key=lambda thread: not thread["main"])
 
 
-def _dump(with_stacks: bool) -> dict[str, Any] | None:
+def _last_collectives(with_stacks: bool) -> dict[str, Any] | None:
     """Return the last collectives of all flight recorders of PyTorch (NCCL has its own); None without any."""
     recorder: Any = sys.modules.get("torch._C._distributed_c10d")
     distributed: Any = sys.modules.get("torch.distributed")
@@ -236,8 +236,8 @@ def _has_ended(entry: dict[str, Any]) -> bool:
 
 
 def collectives() -> tuple[int, bool | None]:
-    """Return how many recorded collectives have ended, and whether one has not; None without collectives."""
-    dump = _dump(with_stacks=False)
+    """Return the number of ended collectives, and whether one has not ended; None without collectives."""
+    dump = _last_collectives(with_stacks=False)
     if not dump:
         return 0, None
     entries = dump["entries"]
@@ -250,25 +250,25 @@ def collectives() -> tuple[int, bool | None]:
     return sum(last.values()) - open_now, open_now > 0
 
 
-def meets_on_gpus() -> bool:
+def waits_in_rendezvous() -> bool:
     """Return whether a rank with a GPU waits in PyTorch for other ranks without a collective of NCCL."""
     frame = sys._current_frames().get(main_thread())
     devices = (sys.modules.get(name) for name in _DEVICES)
     on_gpus = any(device is not None and device.is_initialized() for device in devices)
-    return on_gpus and frame is not None and frame.f_code.co_filename.endswith(_MEETING_FILES)
+    return on_gpus and frame is not None and frame.f_code.co_filename.endswith(_RENDEZVOUS_FILES)
 
 
 def flight_record() -> dict[str, Any] | None:
     """Return the last collectives with their stacks, and the ranks of each group, as JSON can hold them."""
-    dump = _dump(with_stacks=True)
+    dump = _last_collectives(with_stacks=True)
     if dump is None:
         return None
     entries = dump["entries"]
     unfinished = [entry for entry in entries if not _has_ended(entry)]
     ended = [entry for entry in entries if _has_ended(entry)]
-    dump["entries"] = ended[-max(1, _MOST_COLLECTIVES - len(unfinished)) :] + unfinished[:_MOST_COLLECTIVES]
+    dump["entries"] = ended[-max(1, _MAX_COLLECTIVES - len(unfinished)) :] + unfinished[:_MAX_COLLECTIVES]
     for entry in dump["entries"]:
-        entry["frames"] = list(entry.get("frames") or [])[:_MOST_FRAMES]
+        entry["frames"] = list(entry.get("frames") or [])[:_MAX_FRAMES]
     groups = dict(dump.get("pg_config") or {})
     world: Any = getattr(sys.modules.get("torch.distributed.distributed_c10d"), "_world", None)
     for group, ranks in getattr(world, "pg_group_ranks", {}).items():

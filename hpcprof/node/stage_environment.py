@@ -27,12 +27,12 @@ PACKED, FAILED = "packed.json", "failed.json"
 _SYSTEM = ("/", "/usr", "/usr/local")
 _READY_FILE = "ready"
 """The file in an unpacked folder that says that it is complete."""
-_WAIT_SECONDS = 900
+_MAX_WAIT_SECONDS = 900
 """Maximum time in seconds that a node waits for another node with the same disk."""
 _PACKAGES = re.compile(r"python/lib/python[^/]+/(site-packages|test)(/|$)")
-_MOST_SCRIPT_BYTES = 1 << 20
+_MAX_SCRIPT_BYTES = 1 << 20
 """Maximum size of a file in ``bin`` that is taken for a script."""
-_MOST_SHEBANG_BYTES = 127
+_MAX_SHEBANG_BYTES = 127
 
 
 def is_conda(environment: str) -> bool:
@@ -129,10 +129,10 @@ def _wait_for(folder: str) -> None:
     status = os.lstat(folder)
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
         raise OSError("%s is not a folder of this user" % folder)
-    end = time.time() + _WAIT_SECONDS
+    end = time.time() + _MAX_WAIT_SECONDS
     while not os.path.exists(os.path.join(folder, _READY_FILE)):
         if time.time() > end:
-            raise OSError("no node has unpacked %s in %d s" % (folder, _WAIT_SECONDS))
+            raise OSError("no node has unpacked %s in %d s" % (folder, _MAX_WAIT_SECONDS))
         time.sleep(0.2)
 
 
@@ -145,7 +145,7 @@ def _move(old: str, new: str, old_base: str, new_base: str) -> None:
         if old_base and target.startswith(old_base + "/"):
             os.remove(path)
             os.symlink(new_base + target[len(old_base) :], path)
-        elif not target and os.path.getsize(path) <= _MOST_SCRIPT_BYTES:
+        elif not target and os.path.getsize(path) <= _MAX_SCRIPT_BYTES:
             _replace(path, old, new)
     if old_base:
         configuration = os.path.join(new, "pyvenv.cfg")
@@ -163,7 +163,7 @@ def _replace(path: str, old: str, new: str) -> None:
     if old.encode() in text and b"\0" not in text:
         text = text.replace(old.encode(), new.encode())
         first, _, remainder = text.partition(b"\n")
-        if first.startswith(b"#!" + new.encode()) and (len(first) > _MOST_SHEBANG_BYTES or b" " in first):
+        if first.startswith(b"#!" + new.encode()) and (len(first) > _MAX_SHEBANG_BYTES or b" " in first):
             text = b"#!/bin/sh\n'''exec' \"%s\" \"$0\" \"$@\"\n' '''\n%s" % (first[2:], remainder)
         with open(path, "wb") as file:
             file.write(text)

@@ -26,14 +26,14 @@ _BUSY_SHARE = 0.05
 """Minimum share of a CPU for a rank that may compute."""
 
 _TOOL_SECONDS = 20
-_TOOLS_AT_ONCE = 16
-_GATHER_SECONDS = 45
+_MAX_TOOLS = 16
+_MAX_GATHER_SECONDS = 45
 """Seconds that the nodes have to gather evidence before one of them ends its programs."""
 
-_CALLS = re.compile(r"/lib(p?mpi[a-z0-9_]*|[nr]ccl|cuda)(-[0-9a-f.]+)?[.]so| P?MPI_[A-Z]")
+_WAITING_CALL = re.compile(r"/lib(p?mpi[a-z0-9_]*|[nr]ccl|cuda)(-[0-9a-f.]+)?[.]so| P?MPI_[A-Z]")
 _THREAD = re.compile(r"TID [0-9]+|Thread .*(LWP|process) [0-9]+|Thread [0-9]+")
 _SOURCE_LINE = re.compile(r"    [^ ]+:[0-9]+:[0-9]+$")
-_NEUTRAL = re.compile(
+_NEUTRAL_FRAME = re.compile(
     r"sysdeps|nptl|/(ld-|lib(c|pthread|gomp|iomp|omp|uc[a-z]|fabric|psm|ibverbs|mlx|pmix|open-|event))"
 )
 """Frames of the C library, and of threads of networks and of OpenMP, which tell nothing."""
@@ -161,7 +161,7 @@ def sample(local: Iterable[Process]) -> Sample:
     return ranks
 
 
-def compared(before: Sample, now: Sample, seconds: float) -> Tuple[bool, List[int]]:
+def progress_between(before: Sample, now: Sample, seconds: float) -> Tuple[bool, List[int]]:
     """Return whether a rank has made progress between two samples, and else the ranks that use a CPU."""
     moved, busy = before.keys() != now.keys(), []
     for rank in before.keys() & now.keys():
@@ -203,9 +203,9 @@ def only_polls(stacks: str, running: Set[str]) -> bool:
             thread = head.group().split()[-1]
         if _SOURCE_LINE.match(line):
             continue
-        if _CALLS.search(line):
+        if _WAITING_CALL.search(line):
             inside.add(thread)
-        elif line.startswith(("#", " ")) and not _NEUTRAL.search(line):
+        elif line.startswith(("#", " ")) and not _NEUTRAL_FRAME.search(line):
             outside.add(thread)
     return bool(running & inside) and not (running & outside) - inside
 
@@ -218,20 +218,20 @@ class StallWatch:
         self._decides = rank == 0
         self._limit, self._stops = limit, stops
         # Ten seconds, or less where a run counts as stalled after less than two minutes.
-        self._every = min(10, (limit + 11) // 12)
+        self._period = min(10, (limit + 11) // 12)
         self._parent = parent or os.getppid()
-        self._moved = 0
-        self._before: Sample = {}
-        self._seen, self._gathered = b"", False
-        self._last = self._sure = time.monotonic()
-        # True while ranks that use CPUs are taken to compute; the time to look at their calls again.
-        self._taken, self._look = False, 0.0
+        self._progress_notes = 0
+        self._last_sample: Sample = {}
+        self._last_pulse, self._gathered = b"", False
+        self._pulse_time = self._certain_time = time.monotonic()
+        # True while ranks that use CPUs are assumed to compute; the time to look at their calls again.
+        self._computing, self._next_check = False, 0.0
 
     def watch(self) -> bool:
         """Look for progress until the run has ended here; return whether it was ended for a stall."""
         os.makedirs(self._state("pulse"), exist_ok=True)
         empty = 0
-        while self._pause(self._every):
+        while self._pause(self._period):
             local = processes(self._run)
             ranks = {process.rank for process in local if process.rank is not None}
             over = ended_ranks(self._run, ranks)
@@ -249,8 +249,8 @@ class StallWatch:
                 self._gathered = False
                 self._remove("pulse/." + self._node)
             elif not self._gathered:
-                self._keep_evidence()
-                if self._stops and self._is_to_end():
+                self._collect_evidence()
+                if self._stops and self._may_end():
                     self._end()
                     return True
         return False
@@ -259,49 +259,49 @@ class StallWatch:
         """Return whether a rank here, not over, has made progress since the last look or may compute."""
         running = [process for process in local if process.is_program] or local
         now = sample(process for process in running if process.rank not in over)
-        moved, busy = compared(self._before, now, self._every)
-        self._before = now
+        moved, busy = progress_between(self._last_sample, now, self._period)
+        self._last_sample = now
         moment = time.monotonic()
         # Where the programs have ended, a profiler or processes that they left go on: that is no stall.
         if moved or (not now and local):
-            self._sure, self._taken, self._look = moment, True, 0.0
+            self._certain_time, self._computing, self._next_check = moment, True, 0.0
         elif not busy:
-            self._taken = False
-        elif moment - self._sure < self._limit // 2:
-            self._taken = True
-        elif moment >= self._look:
-            self._look = moment + self._limit // 8
-            self._taken = not all(self._polls(rank) for rank in busy)
-            self._sure = moment if self._taken else self._sure
-        return self._taken
+            self._computing = False
+        elif moment - self._certain_time < self._limit // 2:
+            self._computing = True
+        elif moment >= self._next_check:
+            self._next_check = moment + self._limit // 8
+            self._computing = not all(self._polls(rank) for rank in busy)
+            self._certain_time = moment if self._computing else self._certain_time
+        return self._computing
 
     def _judge(self) -> None:
         """Call the run stalled if no node has noted progress for the time limit; take it back if one has."""
         pulse = self._pulse()
-        if pulse != self._seen:
-            self._seen, self._last = pulse, time.monotonic()
+        if pulse != self._last_pulse:
+            self._last_pulse, self._pulse_time = pulse, time.monotonic()
             with suppress(OSError):
                 os.replace(self._state("stalled"), self._state("went_on"))
-        elif not self._has("stalled") and time.monotonic() - self._last >= self._limit:
+        elif not self._has("stalled") and time.monotonic() - self._pulse_time >= self._limit:
             folder = os.path.join(self._run, "stall")
             shutil.rmtree(folder, ignore_errors=True)
             self._remove("stall.json")
             os.makedirs(folder, exist_ok=True)
-            self._write("stalled", "%d\n" % (time.time() - time.monotonic() + self._last))
+            self._write("stalled", "%d\n" % (time.time() - time.monotonic() + self._pulse_time))
 
-    def _keep_evidence(self) -> None:
+    def _collect_evidence(self) -> None:
         # First the programs themselves tell, and the interpreter where it is stuck.
-        time.sleep(self._every + 12)
-        self._gather()
+        time.sleep(self._period + 12)
+        self._write_evidence()
         self._gathered = True
         now = sample(programs(self._run) or processes(self._run))
         # Gathering evidence is no progress; steps and collectives that ended meanwhile are.
         if {rank: state.done for rank, state in now.items()} != {
-            r: state.done for r, state in self._before.items()
+            r: state.done for r, state in self._last_sample.items()
         }:
             self._note_progress()
         self._write("pulse/." + self._node, "")
-        self._before = now
+        self._last_sample = now
 
     def _pause(self, seconds: float) -> bool:
         """Wait; return whether ranks still run here, or the wrapper that started this process does."""
@@ -329,8 +329,8 @@ class StallWatch:
             os.unlink(self._state(name))
 
     def _note_progress(self) -> None:
-        self._moved += 1
-        self._write("pulse/" + self._node, "%d\n" % self._moved)
+        self._progress_notes += 1
+        self._write("pulse/" + self._node, "%d\n" % self._progress_notes)
 
     def _pulse(self) -> bytes:
         return b"".join(read(path) for path in sorted(glob.glob(glob.escape(self._state("pulse")) + "/*")))
@@ -354,11 +354,11 @@ class StallWatch:
             polls = True
         return polls
 
-    def _gather(self) -> None:
+    def _write_evidence(self) -> None:
         """Keep what the kernel knows of the ranks here, native stacks, and the state of GPUs."""
         folder = os.path.join(self._run, "stall")
         os.makedirs(folder, exist_ok=True)
-        looks, ranks = [], set()  # type: List[Tuple[subprocess.Popen[bytes], float]], Set[int]
+        tools, ranks = [], set()  # type: List[Tuple[subprocess.Popen[bytes], float]], Set[int]
         for process in programs(self._run):
             if process.rank is None:
                 continue
@@ -378,11 +378,11 @@ class StallWatch:
             if command:
                 with open("%s.native.%d" % (name, process.pid), "wb") as out:
                     tool = subprocess.Popen(command, stdin=null, stdout=out, stderr=null)
-                looks.append((tool, time.monotonic() + _TOOL_SECONDS))
-                if len(looks) % _TOOLS_AT_ONCE == 0:
-                    self._await(looks)
+                tools.append((tool, time.monotonic() + _TOOL_SECONDS))
+                if len(tools) % _MAX_TOOLS == 0:
+                    self._await(tools)
         requests = [self._ask_for_dump(rank, folder) for rank in ranks]
-        self._await(looks)
+        self._await(tools)
         if any(requests):
             time.sleep(5)
         for rank in ranks:
@@ -402,14 +402,14 @@ class StallWatch:
                             file.write(stack)
 
     @staticmethod
-    def _await(looks: "List[Tuple[subprocess.Popen[bytes], float]]") -> None:
-        for tool, until in looks:
+    def _await(tools: "List[Tuple[subprocess.Popen[bytes], float]]") -> None:
+        for tool, until in tools:
             try:
                 tool.wait(max(0.0, until - time.monotonic()))
             except subprocess.TimeoutExpired:
                 tool.kill()
                 tool.wait()
-        del looks[:]
+        del tools[:]
 
     def _ask_for_dump(self, rank: int, folder: str) -> bool:
         """Ask PyTorch for the last collectives of NCCL where the interpreter is stuck and has not told."""
@@ -438,9 +438,9 @@ class StallWatch:
                 with open("%s/%s.ras" % (folder, self._node), "wb") as file:
                     file.write(text)
 
-    def _is_to_end(self) -> bool:
+    def _may_end(self) -> bool:
         """Return whether to end the run, once all nodes have gathered: if one node ends, the job ends."""
-        until = time.monotonic() + _GATHER_SECONDS
+        until = time.monotonic() + _MAX_GATHER_SECONDS
         while time.monotonic() < until:
             files = os.listdir(self._state("pulse"))
             hidden = sum(name.startswith(".") and not name.startswith(".part.") for name in files)
@@ -448,7 +448,7 @@ class StallWatch:
                 break
             time.sleep(3)
         if self._decides:
-            if self._pulse() != self._seen:
+            if self._pulse() != self._last_pulse:
                 return False
             self._write("stall_stop", self._node + "\n")
         while self._has("stalled") and not self._has("stall_stop"):

@@ -21,7 +21,7 @@ FOLDER = "steps"
 MEMORY = ("allocated_bytes", "reserved_bytes", "inactive_split_bytes")
 """The figures of PyTorch's allocator whose peaks a line has, if the process uses a GPU."""
 
-_LINE_INTERVALS_NS, _RAREST_NS = 1_000_000_000, 10_000_000_000
+_MIN_PERIOD_NS, _MAX_PERIOD_NS = 1_000_000_000, 10_000_000_000
 _THINNING_SHARE = 3600
 """Inverse share of the elapsed time between two lines: a line a second at first, at last every 10 s."""
 
@@ -81,7 +81,7 @@ class StepLines:
         self._mark = now
         if now >= self._due:
             self._began = self._began or now
-            self._due = now + min(max(_LINE_INTERVALS_NS, (now - self._began) // _THINNING_SHARE), _RAREST_NS)
+            self._due = now + min(max(_MIN_PERIOD_NS, (now - self._began) // _THINNING_SHARE), _MAX_PERIOD_NS)
             self._write(step)
         for tell in self.on_end:
             tell(step + 1)

@@ -46,23 +46,23 @@ _BYTES_BEFORE_SLOWER = 8 << 20
 """Bytes of a file after which samples come half as often, but at least once in `_SLOWEST_PERIOD_S`."""
 
 _SLOWEST_PERIOD_S = 2.0
-_MOST_CPU, _MOST_WALL = 0.004, 0.25
-"""The shares of a core and of the time that samples may take: what takes longer is read less often.
+_MAX_CPU_SHARE, _MAX_TIME_SHARE = 0.004, 0.25
+"""Maximum shares of a core and of the time for samples: sources that take longer are read less often.
 
 The kernel counts about a tenth more than a process sees of itself.
 """
 
-_ENERGY_S = 5.0
-"""The seconds between readings of what takes long: of a GPU's energy 5 ms of CPU time (H100, driver 580)."""
+_ENERGY_PERIOD_S = 5.0
+"""Seconds between readings of a GPU's energy, which take 5 ms of CPU time (H100, driver 580)."""
 
-_SHARES_FIRST_S, _SHARES_S, _SHARES_BYTES = 10.0, 60.0, 4 << 30
-"""Start and interval of the look for shared pages, and the largest process looked at: it may have to wait."""
+_PSS_START_S, _PSS_PERIOD_S, _PSS_MAX_BYTES = 10.0, 60.0, 4 << 30
+"""Start and period of readings of shared pages, and the largest rank that is read: it may have to wait."""
 
-_START_S = 120
+_MAX_START_S = 120
 """Maximum time in seconds until the ranks begin."""
 
 Number = Union[int, float, None]
-Named = Iterator[Tuple[str, Number]]
+NamedValues = Iterator[Tuple[str, Number]]
 """Values by name; None for one that could not be read."""
 
 _ROOT = ""
@@ -82,7 +82,7 @@ _MAX_OPEN_FILES, _MAX_READ_BYTES = 256, 1 << 16
 """Maximum number of files that stay open, and maximum bytes that are read of each."""
 
 
-def _read_again(path: str) -> str:
+def _read_open_file(path: str) -> str:
     """Return the text of a file as `_read` does; it stays open: to open it takes longer than to read it."""
     file = _open_files.get(path)
     try:
@@ -106,7 +106,7 @@ def _find_files(pattern: str) -> List[str]:
 def _number(path: str) -> Optional[int]:
     # Slingshot's counters have their time behind an @.
     try:
-        return int(_read_again(path).partition("@")[0])
+        return int(_read_open_file(path).partition("@")[0])
     except ValueError:
         return None
 
@@ -119,7 +119,7 @@ def _pairs(text: str, *names: str) -> Dict[str, int]:
 
 def _pressure(path: str, who: str) -> Optional[float]:
     """Return the seconds that some or all ("full") processes waited, from a file on pressure (PSI)."""
-    total = re.search(who + r" .*total=(\d+)", _read_again(path))
+    total = re.search(who + r" .*total=(\d+)", _read_open_file(path))
     return int(total.group(1)) / 1e6 if total else None
 
 
@@ -127,7 +127,7 @@ Counters = Dict[str, List[Tuple[str, List[str], float]]]
 """Metrics by device: the name of each, the files that are added up, and their unit in that of the metric."""
 
 
-def _device_counters(devices: Counters) -> Named:
+def _device_counters(devices: Counters) -> NamedValues:
     """Yield the metrics of devices, as far as their files can be read."""
     for device, metrics in devices.items():
         for metric, paths, factor in metrics:
@@ -137,7 +137,7 @@ def _device_counters(devices: Counters) -> Named:
 
 def _stat(pid: int) -> List[str]:
     """Return the state of a process and what follows it in its ``stat``; empty if it is gone."""
-    fields = _read_again("/proc/%d/stat" % pid).rpartition(") ")[2].split()
+    fields = _read_open_file("/proc/%d/stat" % pid).rpartition(") ")[2].split()
     return fields if len(fields) > 39 else []
 
 
@@ -182,7 +182,7 @@ class Ranks:
                     cores[rank] |= os.sched_getaffinity(pid)
         return {rank: sorted(allowed) for rank, allowed in cores.items()}
 
-    def fast(self) -> Named:
+    def fast(self) -> NamedValues:
         """Yield the CPU time of each rank, with its children that have ended, and whether it waits for I/O.
 
         A process that waits for a file system or a disk is in the state D, "uninterruptible sleep"; a process
@@ -205,7 +205,7 @@ class Ranks:
             yield "rank%d blocked_pct" % rank, 100 * bool(blocked) if has_state else None
             yield "rank%d paging_pct" % rank, paging
 
-    def slow(self) -> Named:
+    def slow(self) -> NamedValues:
         """Yield the memory, faults and data of each rank."""
         stalls: Dict[str, Optional[float]] = {}
         for rank, pids in sorted(self.processes.items()):
@@ -218,9 +218,9 @@ class Ranks:
                     resident += int(fields[21]) * _PAGE
                     waited += int(fields[39])
                     system += int(fields[12])
-                schedule = _read_again("/proc/%d/schedstat" % pid).split()
+                schedule = _read_open_file("/proc/%d/schedstat" % pid).split()
                 queued += int(schedule[1]) if len(schedule) > 1 else 0
-                counts = _pairs(_read_again("/proc/%d/io" % pid), "rchar", "wchar", "syscr", "syscw")
+                counts = _pairs(_read_open_file("/proc/%d/io" % pid), "rchar", "wchar", "syscr", "syscw")
                 for name, value in counts.items():
                     data[name] = data.get(name, 0) + value
             if rank not in self._groups:
@@ -231,7 +231,7 @@ class Ranks:
                 stalls[group] = _pressure(group + "/memory.pressure", "full") if group else None
             name = "rank%d " % rank
             yield name + "resident_bytes", resident
-            yield name + "proportional_bytes", self._proportional(rank, pids, resident)
+            yield name + "proportional_bytes", self._proportional_bytes(rank, pids, resident)
             yield name + "major_faults", faults
             yield name + "memory_stall_s", stalls[group]
             yield name + "cpu_wait_s", round(queued / 1e9, 3)
@@ -251,13 +251,13 @@ class Ranks:
                 return folder
         return ""
 
-    def _proportional(self, rank: int, pids: Set[int], resident: int) -> Optional[int]:
+    def _proportional_bytes(self, rank: int, pids: Set[int], resident: int) -> Optional[int]:
         """Return the memory of a rank in which shared pages count once, if it is time to ask for it."""
         now = time.monotonic()
-        due = self._shares_due.setdefault(rank, now + _SHARES_FIRST_S)
-        if now < due or resident > _SHARES_BYTES:
+        due = self._shares_due.setdefault(rank, now + _PSS_START_S)
+        if now < due or resident > _PSS_MAX_BYTES:
             return None
-        self._shares_due[rank] = now + _SHARES_S
+        self._shares_due[rank] = now + _PSS_PERIOD_S
         texts = [_read("/proc/%d/smaps_rollup" % pid) for pid in pids]
         return sum(_pairs(text, "Pss").get("Pss", 0) for text in texts) * 1024 or None
 
@@ -298,10 +298,10 @@ class NodeSource:
             folder = os.path.dirname(folder)
         return {"cores": os.cpu_count(), "memory_bytes": memory}
 
-    def slow(self) -> Named:
+    def slow(self) -> NamedValues:
         """Yield the kernel's counters of the whole node."""
         wanted = {"cpu"} | {"cpu%d" % core for core in self.cores}
-        for line in _read_again("/proc/stat").partition("\nintr")[0].splitlines():
+        for line in _read_open_file("/proc/stat").partition("\nintr")[0].splitlines():
             words = line.split()
             if words[0] in wanted:
                 # Without idle time, waiting for I/O, and guests, which count twice.
@@ -311,8 +311,8 @@ class NodeSource:
         values = [value for value in map(_number, paths) if value is not None]
         if values:
             yield "node frequency_mhz", round(sum(values) / len(values) / 1000.0)
-        memory = _pairs(_read_again("/proc/meminfo"), "MemTotal", "MemAvailable", "SwapTotal", "SwapFree")
-        node_counters = _read_again("/proc/vmstat")
+        memory = _pairs(_read_open_file("/proc/meminfo"), "MemTotal", "MemAvailable", "SwapTotal", "SwapFree")
+        node_counters = _read_open_file("/proc/vmstat")
         counts = _pairs(node_counters, "pswpin", "pswpout", "pgmajfault")
         yield "node memory_used_bytes", (memory.get("MemTotal", 0) - memory.get("MemAvailable", 0)) * 1024
         yield "node swap_used_bytes", (memory.get("SwapTotal", 0) - memory.get("SwapFree", 0)) * 1024
@@ -324,20 +324,20 @@ class NodeSource:
                 yield "node %s_pressure_s" % kind, waited
         yield "node refaults", self._refaults(node_counters)
         if self._group:
-            yield from self._of_group()
+            yield from self._group_values()
 
-    def _of_group(self) -> Named:
+    def _group_values(self) -> NamedValues:
         used = [_number(self._group + name) for name in ("/memory.current", "/memory.usage_in_bytes")]
         yield "node cgroup_memory_bytes", used[1] if used[0] is None else used[0]
         for name in ("/memory.events", "/memory.oom_control"):
-            for kills in _pairs(_read_again(self._group + name), "oom_kill").values():
+            for kills in _pairs(_read_open_file(self._group + name), "oom_kill").values():
                 yield "node oom_kills", kills
-        for throttled in _pairs(_read_again(self._group + "/cpu.stat"), "throttled_usec").values():
+        for throttled in _pairs(_read_open_file(self._group + "/cpu.stat"), "throttled_usec").values():
             yield "node cgroup_throttled_s", throttled / 1e6
 
     def _refaults(self, node_counters: str) -> Optional[int]:
         """Return the refaults (reclaimed pages that were needed again) of the job, or else of the node."""
-        group_counters = _read_again(self._group + "/memory.stat") if self._group else ""
+        group_counters = _read_open_file(self._group + "/memory.stat") if self._group else ""
         for text, prefix in ((group_counters, "total_"), (group_counters, ""), (node_counters, "")):
             again = _pairs(text, *(prefix + name for name in _REFAULTS))
             if again:
@@ -345,9 +345,9 @@ class NodeSource:
         return None
 
 
-_OF_INTERFACE = ("rx_bytes", "tx_bytes", "rx_errors", "tx_errors", "rx_dropped")
-_OF_PORT = ("port_rcv_data", "port_xmit_data", "symbol_error", "port_rcv_errors", "link_downed")
-_OF_ADAPTER = (
+_INTERFACE_FILES = ("rx_bytes", "tx_bytes", "rx_errors", "tx_errors", "rx_dropped")
+_PORT_FILES = ("port_rcv_data", "port_xmit_data", "symbol_error", "port_rcv_errors", "link_downed")
+_ADAPTER_FILES = (
     *("hni_sts_rx_ok_octets", "hni_sts_tx_ok_octets"),
     *("hni_pcs_uncorrected_cw", "hni_llr_tx_replay_event", "hni_llr_rx_replay_event"),
 )
@@ -362,13 +362,13 @@ class Network:
         for folder in _find_files("/sys/class/net/*"):
             name = os.path.basename(folder)
             if name != "lo" and _read(folder + "/operstate").strip() != "down":
-                self._add(name, folder + "/statistics", _OF_INTERFACE)
+                self._add(name, folder + "/statistics", _INTERFACE_FILES)
         for folder in _find_files("/sys/class/infiniband/*/ports/*/counters"):
             parts = folder.split("/")
             # Data is counted in words of four bytes.
-            self._add("%s:%s" % (parts[-4], parts[-2]), folder, _OF_PORT, 4)
+            self._add("%s:%s" % (parts[-4], parts[-2]), folder, _PORT_FILES, 4)
         for folder in _find_files("/sys/class/cxi/*/device/telemetry"):
-            self._add(folder.split("/")[-3], folder, _OF_ADAPTER)
+            self._add(folder.split("/")[-3], folder, _ADAPTER_FILES)
         self.missing = {} if self._files else {"network": "no interface is up"}
 
     def _add(self, name: str, folder: str, files: Tuple[str, ...], factor: int = 1) -> None:
@@ -379,7 +379,7 @@ class Network:
             ("errors", errors, 1),
         ]
 
-    def slow(self) -> Named:
+    def slow(self) -> NamedValues:
         """Yield bytes and errors of each interface."""
         return _device_counters(self._files)
 
@@ -396,7 +396,7 @@ class FileSystems:
         none = "no Lustre or NFS is mounted, or their counters are closed to users"
         self.missing = {} if self._lustre or self._nfs else {"file systems": none}
 
-    def slow(self) -> Named:
+    def slow(self) -> NamedValues:
         """Yield bytes and calls of each file system."""
         for path in self._lustre:
             name = "lustre:" + os.path.basename(os.path.dirname(path)).rpartition("-")[0]
@@ -412,9 +412,9 @@ class FileSystems:
             # Newer versions count a read, and once more its bytes.
             twice = [call for call in calls if call.replace("_bytes", "", 1) in {*calls} - {call}]
             yield name + " io_calls", sum(calls.values()) - sum(calls[call] for call in twice)
-        yield from self._of_nfs()
+        yield from self._nfs_values()
 
-    def _of_nfs(self) -> Named:
+    def _nfs_values(self) -> NamedValues:
         mounts = re.split("^device ", _read(self._mounts), flags=re.MULTILINE) if self._nfs else ()
         for mount in mounts:
             words = mount.split(None, 7)
@@ -428,25 +428,30 @@ class FileSystems:
                 yield name + " io_calls", sum(map(int, calls)) if calls else None
 
 
-_INT, _COUNT, _LONG_TYPES, _LARGE = ctypes.c_int, ctypes.c_uint, ctypes.c_longlong, ctypes.c_ulonglong
+_INT, _UNSIGNED, _LONG_INT, _UNSIGNED_LONG = (
+    ctypes.c_int,
+    ctypes.c_uint,
+    ctypes.c_longlong,
+    ctypes.c_ulonglong,
+)
 
 
 class _Utilization(ctypes.Structure):
-    _fields_ = [("gpu", _COUNT), ("memory", _COUNT)]
+    _fields_ = [("gpu", _UNSIGNED), ("memory", _UNSIGNED)]
 
 
 class _Memory(ctypes.Structure):
-    _fields_ = [("total", _LARGE), ("free", _LARGE), ("used", _LARGE)]
+    _fields_ = [("total", _UNSIGNED_LONG), ("free", _UNSIGNED_LONG), ("used", _UNSIGNED_LONG)]
 
 
 class _Process(ctypes.Structure):
-    _fields_ = [("pid", _COUNT), ("used", _LARGE), ("instance", _COUNT), ("compute", _COUNT)]
+    _fields_ = [("pid", _UNSIGNED), ("used", _UNSIGNED_LONG), ("instance", _UNSIGNED), ("compute", _UNSIGNED)]
 
 
 class _Field(ctypes.Structure):
     _fields_ = [
-        *(("field", _COUNT), ("scope", _COUNT), ("time", _LONG_TYPES), ("latency", _LONG_TYPES)),
-        *(("kind", _INT), ("code", _INT), ("value", _LARGE)),
+        *(("field", _UNSIGNED), ("scope", _UNSIGNED), ("time", _LONG_INT), ("latency", _LONG_INT)),
+        *(("kind", _INT), ("code", _INT), ("value", _UNSIGNED_LONG)),
     ]
 
 
@@ -461,7 +466,7 @@ _NVLINK: _Fields = {
 _PCIE: _Fields = {"pcie_received_bytes": ((198,), 1), "pcie_sent_bytes": ((197,), 1)}
 """The numbers of NVML's fields that are added up, and their unit in that of the metric."""
 
-_MOST_PROCESSES = 256
+_MAX_PROCESSES = 256
 
 
 class NvidiaGpus:
@@ -508,40 +513,42 @@ class NvidiaGpus:
             return None
         return answer if isinstance(answer, ctypes.Structure) else answer.value
 
-    def fast(self) -> Named:
+    def fast(self) -> NamedValues:
         """Yield power, clock and use of each GPU, and what lowers its clock."""
         for index, handle in self._handles:
             name = "gpu%d " % index
-            power = self._ask("nvmlDeviceGetPowerUsage", handle, _COUNT)
+            power = self._ask("nvmlDeviceGetPowerUsage", handle, _UNSIGNED)
             use = self._ask("nvmlDeviceGetUtilizationRates", handle, _Utilization)
-            reasons = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons", handle, _LARGE)
+            reasons = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons", handle, _UNSIGNED_LONG)
             yield name + "power_w", None if power is None else power / 1000.0
-            yield name + "sm_mhz", self._ask("nvmlDeviceGetClockInfo", handle, _COUNT, 1)
+            yield name + "sm_mhz", self._ask("nvmlDeviceGetClockInfo", handle, _UNSIGNED, 1)
             yield name + "busy_pct", None if use is None else use.gpu
             yield name + "throttle_reasons", reasons
 
-    def slow(self) -> Named:
+    def slow(self) -> NamedValues:
         """Yield memory and errors of each GPU."""
         for index, handle in self._handles:
             name = "gpu%d " % index
             memory = self._ask("nvmlDeviceGetMemoryInfo", handle, _Memory)
-            errors = [self._ask("nvmlDeviceGetTotalEccErrors", handle, _LARGE, kind, 0) for kind in (0, 1)]
-            yield name + "memory_mhz", self._ask("nvmlDeviceGetClockInfo", handle, _COUNT, 2)
-            yield name + "temperature_c", self._ask("nvmlDeviceGetTemperature", handle, _COUNT, 0)
+            errors = [
+                self._ask("nvmlDeviceGetTotalEccErrors", handle, _UNSIGNED_LONG, kind, 0) for kind in (0, 1)
+            ]
+            yield name + "memory_mhz", self._ask("nvmlDeviceGetClockInfo", handle, _UNSIGNED, 2)
+            yield name + "temperature_c", self._ask("nvmlDeviceGetTemperature", handle, _UNSIGNED, 0)
             yield name + "used_bytes", None if memory is None else memory.used
             yield name + "ecc_errors", None if None in errors else sum(errors)
-            yield name + "pcie_replays", self._ask("nvmlDeviceGetPcieReplayCounter", handle, _COUNT)
+            yield name + "pcie_replays", self._ask("nvmlDeviceGetPcieReplayCounter", handle, _UNSIGNED)
             yield from self._fields(name, handle, _NVLINK)
 
-    def counted(self) -> Named:
+    def energy_and_pcie(self) -> NamedValues:
         """Yield the energy of each GPU, and its data on PCIe: these take longest."""
         for index, handle in self._handles:
             name = "gpu%d " % index
-            energy = self._ask("nvmlDeviceGetTotalEnergyConsumption", handle, _LARGE)
+            energy = self._ask("nvmlDeviceGetTotalEnergyConsumption", handle, _UNSIGNED_LONG)
             yield name + "energy_j", None if energy is None else energy / 1000.0
             yield from self._fields(name, handle, _PCIE)
 
-    def _fields(self, name: str, handle: ctypes.c_void_p, metrics: _Fields) -> Named:
+    def _fields(self, name: str, handle: ctypes.c_void_p, metrics: _Fields) -> NamedValues:
         """Yield the sum of the fields of each metric that a GPU has; None if it has none."""
         for metric, (numbers, factor) in metrics.items():
             values: List[int] = []
@@ -557,8 +564,8 @@ class NvidiaGpus:
         """Return the numbers of the processes on each GPU; None where they are not told."""
         numbers: Dict[int, Optional[Set[int]]] = {}
         for index, handle in self._handles:
-            count = ctypes.c_uint(_MOST_PROCESSES)
-            running = (_Process * _MOST_PROCESSES)()
+            count = ctypes.c_uint(_MAX_PROCESSES)
+            running = (_Process * _MAX_PROCESSES)()
             code = self._call("nvmlDeviceGetComputeRunningProcesses_v3", handle, ctypes.byref(count), running)
             numbers[index] = None if code else {process.pid for process in running[: count.value]}
         return numbers
@@ -595,15 +602,15 @@ class DrmGpus:
                 self.names.append(maker)
         self.missing = {} if self._files else {"AMD and Intel GPUs": "no kernel driver shows any"}
 
-    def fast(self) -> Named:
+    def fast(self) -> NamedValues:
         """Yield the values of each GPU."""
         return _device_counters(self._files)
 
 
 class SampledSource:
-    """Values read together when ``due``, ``every_s`` seconds apart or, as `paced`, less often."""
+    """Values read together when ``due``, ``every_s`` seconds apart or, as `pace`, less often."""
 
-    def __init__(self, read: Callable[[], Named], every_s: float) -> None:
+    def __init__(self, read: Callable[[], NamedValues], every_s: float) -> None:
         self._read, self.every_s = read, every_s
         self.pause = every_s
         self.cpu = self.wall = self.spent = 0.0
@@ -634,22 +641,22 @@ class SampledSource:
         return self._values
 
 
-def paced(sources: List[SampledSource], budget: float) -> None:
+def pace(sources: List[SampledSource], budget: float) -> None:
     """Set how often sources are read within a share of a core; expensive ones share what cheap ones leave."""
     for place, source in enumerate(sorted(sources, key=lambda item: item.load)):
         load = min(source.load, budget / (len(sources) - place))
         budget -= load
-        source.pause = max(source.every_s, source.wall / _MOST_WALL, source.cpu / load if load else 0.0)
+        source.pause = max(source.every_s, source.wall / _MAX_TIME_SHARE, source.cpu / load if load else 0.0)
 
 
-def ticking(written: int, fastest: float, waking: float) -> float:
+def sample_period(written: int, fastest: float, waking: float) -> float:
     """Return the seconds from one sample to the next.
 
     Long files, by the bytes ``written``, get fewer. ``fastest`` is the least time between two readings, and
     ``waking`` the CPU time of a sample besides them, which may have half of the share of a core.
     """
     file_limit = _FAST_PERIOD_S * 2.0 ** (written // _BYTES_BEFORE_SLOWER)
-    return min(_SLOWEST_PERIOD_S, max(file_limit, fastest, 2 * waking / _MOST_CPU))
+    return min(_SLOWEST_PERIOD_S, max(file_limit, fastest, 2 * waking / _MAX_CPU_SHARE))
 
 
 class Sampler:
@@ -663,9 +670,9 @@ class Sampler:
         self._nvidia = NvidiaGpus()
         gpus: Any = self._nvidia if self._nvidia.names else DrmGpus()
         network, files = Network(), FileSystems()
-        self._names_of_gpus: List[str] = gpus.names
-        self._have_missing: List[Any] = [self._system, network, files, gpus, self._nvidia]
-        self._looking = SampledSource(self._look, _SLOW_PERIOD_S)
+        self._gpu_names: List[str] = gpus.names
+        self._parts: List[Any] = [self._system, network, files, gpus, self._nvidia]
+        self._process_search = SampledSource(self._look, _SLOW_PERIOD_S)
         self._fast = [SampledSource(part.fast, _FAST_PERIOD_S) for part in (gpus, self._ranks)]
         self._slow = [
             SampledSource(part.slow, _SLOW_PERIOD_S) for part in (self._ranks, self._system, network, files)
@@ -674,7 +681,7 @@ class Sampler:
             self._slow += [
                 SampledSource(read, _SLOW_PERIOD_S) for read in (gpus.slow, self._foreign_processes)
             ]
-            self._slow.append(SampledSource(gpus.counted, _ENERGY_S * len(gpus.names)))
+            self._slow.append(SampledSource(gpus.energy_and_pcie, _ENERGY_PERIOD_S * len(gpus.names)))
         self._header: Optional[Dict[str, Any]] = None
         self._encode = json.JSONEncoder(separators=(",", ":")).encode
         self._unwritten: List[str] = []
@@ -682,7 +689,7 @@ class Sampler:
         self._ended = self._left = self._had_ranks = False
         self._empty = 0
         self._on_gpus: Dict[int, Optional[Set[int]]] = {}
-        self._seen_on_gpus = False
+        self._ranks_use_gpus = False
 
     def run(self) -> None:
         """Take samples; a signal to terminate is followed by the last one."""
@@ -691,7 +698,7 @@ class Sampler:
             os.sched_setaffinity(0, range(os.cpu_count() or 1))
         os.makedirs(os.path.dirname(self._path), exist_ok=True)
         self._began, began_cpu = time.time(), time.process_time()
-        sources = [self._looking, *self._fast, *self._slow]
+        sources = [self._process_search, *self._fast, *self._slow]
         ticks, tick = 0, _FAST_PERIOD_S
         with open(self._path, "ab", 0) as self._file:
             while True:
@@ -704,9 +711,9 @@ class Sampler:
                     # To wake up and to write takes CPU time too.
                     between = time.process_time() - began_cpu - sum(source.spent for source in sources)
                     share = between / max(_SLOW_PERIOD_S, now - self._began)
-                    paced(sources, max(_MOST_CPU / 2, _MOST_CPU - share))
+                    pace(sources, max(_MAX_CPU_SHARE / 2, _MAX_CPU_SHARE - share))
                     fastest = min(source.pause for source in sources)
-                    tick = ticking(self._written, fastest, between / ticks)
+                    tick = sample_period(self._written, fastest, between / ticks)
                 # No longer than a tick if the clock was set back.
                 pause = min(tick, max(0.0, now + tick - time.time()))
                 self._ended = signal.sigtimedwait({signal.SIGTERM}, pause) is not None
@@ -714,7 +721,7 @@ class Sampler:
                     for source in sources:
                         source.due = 0.0
 
-    def _look(self) -> Named:
+    def _look(self) -> NamedValues:
         """Look for the processes of the ranks, and whether all that have one are over."""
         self._ranks.find()
         self._system.cores = sorted(set().union(*self._ranks.cores().values()))
@@ -729,11 +736,11 @@ class Sampler:
         """Return whether the ranks here have ended, or will not begin."""
         if self._empty and os.getppid() != self._parent:
             return True
-        return self._empty >= 3 and (self._had_ranks or now - self._began > _START_S)
+        return self._empty >= 3 and (self._had_ranks or now - self._began > _MAX_START_S)
 
     def _sample(self, now: float) -> bool:
         """Take a sample of what is due; return whether slow values were."""
-        self._looking.values(now)
+        self._process_search.values(now)
         slow = any(now >= source.due for source in self._slow)
         if not slow and not any(now >= source.due for source in self._fast):
             return False
@@ -745,13 +752,13 @@ class Sampler:
         self._write([round(now, 3), *([value for _, value in group] for group in groups)], slow)
         return slow
 
-    def _foreign_processes(self) -> Named:
+    def _foreign_processes(self) -> NamedValues:
         """Yield the number of foreign processes on each GPU; None where no rank was ever seen on a GPU."""
         self._on_gpus = self._nvidia.processes()
         ranks = set().union(*self._ranks.processes.values())
-        self._seen_on_gpus = self._seen_on_gpus or any(on and on & ranks for on in self._on_gpus.values())
+        self._ranks_use_gpus = self._ranks_use_gpus or any(on and on & ranks for on in self._on_gpus.values())
         for index, on in sorted(self._on_gpus.items()):
-            foreign = len(on - ranks) if on is not None and self._seen_on_gpus else None
+            foreign = len(on - ranks) if on is not None and self._ranks_use_gpus else None
             yield "gpu%d other_processes" % index, foreign
 
     def _describe(self, fast: List[str], slow: Optional[List[str]], now: float) -> None:
@@ -772,15 +779,15 @@ class Sampler:
         if before and [before[key] for key in ("fast", "slow", "ranks")] == [fast, slow, ranks]:
             return
         missing: Dict[str, str] = {}
-        for source in self._have_missing:
+        for source in self._parts:
             missing.update(source.missing)
-        if self._names_of_gpus:
+        if self._gpu_names:
             missing.pop("NVIDIA GPUs", None)
         self._header = {
             "node": self._node,
             "time": round(now, 3),
             "limits": self._system.limits(),
-            "gpus": self._names_of_gpus,
+            "gpus": self._gpu_names,
             "ranks": ranks,
             "missing": missing,
             "fast": fast,

@@ -22,7 +22,7 @@ GRACE_SECONDS = 20.0
 """The seconds that the program has to end by itself after the exception."""
 
 _PAUSE_SECONDS, _RANKS_PER_SECOND = 0.5, 500
-_LONGEST_MESSAGE = 4000
+_MAX_MESSAGE_LENGTH = 4000
 
 _LIBRARIES = re.compile(
     r"^<|/(?:site|dist)-packages/|/lib(?:64)?/python3|\.zip/|/hook/(?:sitecustomize|hpcprof_)"
@@ -49,9 +49,9 @@ def describe(error: BaseException) -> dict[str, Any]:
         message = str(error).strip()
     except Exception:
         message = ""
-    if len(message) > _LONGEST_MESSAGE:
+    if len(message) > _MAX_MESSAGE_LENGTH:
         # The traceback of another process in it has its error at the end.
-        message = f"{message[: _LONGEST_MESSAGE // 2]}\n…\n{message[-_LONGEST_MESSAGE // 2 :]}"
+        message = f"{message[: _MAX_MESSAGE_LENGTH // 2]}\n…\n{message[-_MAX_MESSAGE_LENGTH // 2 :]}"
     return {
         "type": kind.__qualname__ if hidden else f"{kind.__module__}.{kind.__qualname__}",
         "message": message,

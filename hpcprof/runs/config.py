@@ -11,7 +11,7 @@ import msgspec
 
 from hpcprof.common.decode import decode
 from hpcprof.common.errors import UsageError, unknown
-from hpcprof.common.masking import MASK, TARGET_NAME
+from hpcprof.common.masking import MASK, TARGET_NAME, masked
 from hpcprof.common.paths import user_config
 from hpcprof.common.yaml_file import read_mapping
 
@@ -156,8 +156,6 @@ def check_no_host(keys: Iterable[str], where: str) -> None:
 
 def shown_settings() -> list[ConfigValue]:
     """Return the defaults that apply here, hpcprof's own among them, with passwords masked."""
-    from hpcprof.common.masking import masked
-
     built_in = {
         "site": "local",
         "runs_dir": "runs",
@@ -184,11 +182,8 @@ def check_config(data: Mapping[str, object], where: str) -> ConfigFile:
             raise unknown("value", config.container_engine, engines, f" in {where}, container_engine")
     if config.access and config.access not in ACCESS:
         raise unknown("value", config.access, ACCESS, f" in {where}, access")
-    if config.db:
-        from hpcprof.common.masking import masked
-
-        if masked(config.db) != config.db:
-            raise UsageError(f"{where}: db holds a password: leave it out, and put it into ~/.pgpass.")
+    if masked(config.db) != config.db:
+        raise UsageError(f"{where}: db holds a password: leave it out, and put it into ~/.pgpass.")
     return config
 
 

@@ -36,11 +36,11 @@ JOB_ID_FILE = "job_id"
 SUBMISSION_FILE = "submission"
 """The state file with what the scheduler wrote to standard error when it accepted the job."""
 
-_LONGEST_NAME, _LONGEST_PATH, _SHOWN_CHARACTERS = 255, 4096, 40
+_MAX_NAME_BYTES, _MAX_PATH_LENGTH, _SHOWN_CHARACTERS = 255, 4096, 40
 MOST_RANKS = 1_000_000
 """Maximum number of ranks of a run; a number above it is damage."""
 
-_MOST_ATTEMPTS = 100_000
+_MAX_ATTEMPTS = 100_000
 """Maximum number of starts of a job; a number above it is damage."""
 
 _LISTED_RUNS = 12
@@ -135,7 +135,7 @@ class Run:
     def attempt(self) -> int:
         """The number of the last start of the job, from 1: schedulers and users start jobs again."""
         number = parse_count(self.state_file("attempt") or "") or 1
-        return number if number <= _MOST_ATTEMPTS else 1
+        return number if number <= _MAX_ATTEMPTS else 1
 
     def outputs(self, attempt: int | None = None) -> Path:
         """Return the folder with the logs, profiles and results of an attempt, by default the last."""
@@ -177,7 +177,7 @@ def runs_directory(folder: Path | None = None) -> Path:
 
 
 def typed_name(path: Path) -> str:
-    """Return how a user names a run or a sweep in a command: by its id, or by its path if it is elsewhere."""
+    """Return the name of a run or a sweep for a command: its id, or its path if it is elsewhere."""
     path = absolute_path(path)
     if path.parent == absolute_path(runs_directory()):
         return path.name
@@ -244,7 +244,7 @@ def save(run: Run) -> Run:
 
 
 def update_files(run: Run) -> list[str]:
-    """Write the files that a run has now into its manifest, if it has one, and return why if that fails."""
+    """Write the files that a run has now into its manifest, if it has one; return the error if that fails."""
     try:
         if run.manifest is not None:
             save(run)
@@ -308,15 +308,15 @@ def adopted_id(name: str, path: Path, *files: str) -> str:
 
 def all_runs(runs: Path, skipped: list[str] | None = None) -> list[Run]:
     """Return the runs in ``runs``, oldest first; errors of unreadable runs go into ``skipped`` if given."""
-    runs_found = []
+    opened_runs = []
     for manifest in _manifests(runs):
         try:
-            runs_found.append(open_run(manifest.parent))
+            opened_runs.append(open_run(manifest.parent))
         except HpcprofError as error:
             if skipped is None:
                 raise
             skipped.append(str(error))
-    return sorted(runs_found, key=lambda run: datetime.fromisoformat(run.submission.created).timestamp())
+    return sorted(opened_runs, key=lambda run: datetime.fromisoformat(run.submission.created).timestamp())
 
 
 def submitted_ids(runs: Path) -> list[str]:
@@ -325,7 +325,7 @@ def submitted_ids(runs: Path) -> list[str]:
 
 
 def submission_time(path: Path) -> float:
-    """Return when a run was submitted, in seconds since 1970; 0 without a manifest, -1 if it is damaged."""
+    """Return the time of a run's submission, in s since 1970; 0 without a manifest, -1 if it is damaged."""
     try:
         manifest = open_run(path).manifest
     except HpcprofError as error:
@@ -425,7 +425,7 @@ def matching_ids(reference: str, ids: Iterable[str]) -> list[str]:
 def check_reference(reference: str) -> None:
     """Check that a name of a run, or a path, is not longer than file systems allow."""
     longest = max(map(len, reference.encode("utf-8", "replace").split(b"/")))
-    if longest > _LONGEST_NAME or len(reference) > _LONGEST_PATH:
+    if longest > _MAX_NAME_BYTES or len(reference) > _MAX_PATH_LENGTH:
         beginning = f"{reference[:_SHOWN_CHARACTERS]}…"
         raise UsageError(
             f"run {beginning!r}: a name of {len(reference):,} characters is longer than any run's."

@@ -29,12 +29,12 @@ def default_job_name(command: Sequence[str]) -> str:
     --lr 1`` is ``train``, and ``python -m package.module`` is ``module``. Code on the command line
     (``bash -c``) has no name of its own; the job gets that of the interpreter.
     """
-    return _file_name(_script_command(_behind_runners(command))[0]) or "job"
+    return _file_name(_script_command(_without_runners(command))[0]) or "job"
 
 
 def command_options(command: Sequence[str]) -> dict[str, str]:
     """Return a command's options by name, ``yes`` for flags; other words are ``argument 1`` and so on."""
-    words = list(_script_command(_behind_runners(command))[1:])
+    words = list(_script_command(_without_runners(command))[1:])
     options: dict[str, str] = {}
     position = 0
     while words:
@@ -76,10 +76,10 @@ def _is_option(word: str) -> bool:
     return word.startswith("-") and not re.fullmatch(r"-\.?\d.*", word)
 
 
-def _behind_runners(command: Sequence[str]) -> Sequence[str]:
+def _without_runners(command: Sequence[str]) -> Sequence[str]:
     runner = RUNNERS.get(name := PurePath(command[0]).name)
     inner = words_run_by(name, runner, list(command[1:])) if runner else []
-    return _behind_runners(inner) if inner else command
+    return _without_runners(inner) if inner else command
 
 
 def _script_command(command: Sequence[str]) -> Sequence[str]:
@@ -99,7 +99,7 @@ def _inner_command(program: str, words: list[str]) -> list[str]:
             return []
         if python and option == "-m" and words:
             module, *arguments = words
-            return _after_torchrun(arguments) if MODULES.get(module) == "torchrun" else _of_module(words)
+            return _after_torchrun(arguments) if MODULES.get(module) == "torchrun" else _module_command(words)
         if option in VALUE_OPTIONS:
             del words[:1]
     return words
@@ -122,10 +122,10 @@ def launcher_options(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
 
 def _after_torchrun(words: list[str]) -> list[str]:
     options, remaining = launcher_options(words)
-    return _of_module(remaining) if options.keys() & {"-m", "--module"} and remaining else remaining
+    return _module_command(remaining) if options.keys() & {"-m", "--module"} and remaining else remaining
 
 
-def _of_module(words: Sequence[str]) -> list[str]:
+def _module_command(words: Sequence[str]) -> list[str]:
     module, *arguments = words
     return [module.removesuffix(".__main__").rpartition(".")[2], *arguments]
 

@@ -21,14 +21,14 @@ from hpcprof.runs.step_time import StepTime, step_time
 _FILE = re.compile(r"rank(\d{5,9})\.jsonl")
 _TAIL_BYTES = 4096
 _MAX_NUMBER = 1 << 62
-_LONGEST_ITEM = 40
+_MAX_ITEM_LENGTH = 40
 _CLOCKS_APART_SECONDS = 60.0
 """Minimum age before the job's start for a line of an earlier start, rather than of another clock."""
 
-_MOST_RANKS, _MOST_BYTES, _MOST_STEPS = 4, 4 << 20, 100_000
-"""The most ranks whose lines are read whole, the most of a rank's file, and of the steps of a line."""
+_MAX_RANKS, _MAX_BYTES, _MAX_STEPS = 4, 4 << 20, 100_000
+"""Maximum number of ranks whose lines are read whole, of bytes of a rank's file, and of steps of a line."""
 
-_TREND_PCT, _FEWEST_LINES, _TRIMMED = 5.0, 8, 8
+_MIN_TREND_PCT, _MIN_TREND_LINES, _TRIMMED_PART = 5.0, 8, 8
 """Minimum relative change, and minimum number of lines, for the sentence that steps take longer than at the
 start, and the part of the lines of either side (one in ...) that may be on the other's level."""
 
@@ -82,7 +82,7 @@ class StepLine(msgspec.Struct, frozen=True):
         short_steps = self.steps - len(self.long)
         short_ns = self.total_ns - sum(wall for _, wall in self.long)
         walls = [short_ns // short_steps if short_steps and short_ns > 0 else self.wall_ns] * min(
-            self.steps, _MOST_STEPS
+            self.steps, _MAX_STEPS
         )
         for number, wall in self.long:
             if number > self.step - len(walls):
@@ -96,9 +96,7 @@ LiveSteps = tuple[StepLine, ...]
 
 def read_live_steps(run: Run) -> dict[int, LiveSteps]:
     """Return the last lines of each rank by rank, without those from before the job was queued again."""
-    since = _seconds_since(run)
-    read = {rank: _last_lines(path, since) for rank, path in _files(run).items()}
-    return {rank: lines for rank, lines in read.items() if lines}
+    return step_lines(run, max_bytes=_TAIL_BYTES)
 
 
 def typical_step_ns(lines: Iterable[StepLine]) -> float:
@@ -119,30 +117,32 @@ def noted_steps(run: Run) -> list[int]:
 
     Steps of ranks are not compared singly, because most have the mean of their line.
     """
-    files, since = _files(run), _seconds_since(run)
+    files, since = _step_files(run), _start_time(run)
     times = [
-        [wall for line in _last_lines(files[rank], since, _MOST_BYTES) for wall in line.walls]
-        for rank in [*files][:: max(1, -(-len(files) // _MOST_RANKS))]
+        [wall for line in _last_lines(files[rank], since, _MAX_BYTES) for wall in line.walls]
+        for rank in [*files][:: max(1, -(-len(files) // _MAX_RANKS))]
     ]
     return max(filter(None, times), key=statistics.fmean, default=[])
 
 
-def step_lines(run: Run, ranks: Iterable[int] | None = None) -> dict[int, tuple[StepLine, ...]]:
-    """Return the lines of some ranks, or all, the oldest first, up to 4 MiB of the newest of a rank."""
-    files, since = _files(run), _seconds_since(run)
+def step_lines(
+    run: Run, ranks: Iterable[int] | None = None, max_bytes: int = _MAX_BYTES
+) -> dict[int, LiveSteps]:
+    """Return the lines of some ranks, or all, the oldest first, from the last ``max_bytes`` of each file."""
+    files, since = _step_files(run), _start_time(run)
     chosen = files if ranks is None else [rank for rank in ranks if rank in files]
-    lines_of_ranks = {rank: _last_lines(files[rank], since, _MOST_BYTES) for rank in chosen}
+    lines_of_ranks = {rank: _last_lines(files[rank], since, max_bytes) for rank in chosen}
     return {rank: lines for rank, lines in lines_of_ranks.items() if lines}
 
 
-def _files(run: Run) -> dict[int, Path]:
+def _step_files(run: Run) -> dict[int, Path]:
     files = {}
     with suppress(OSError), os.scandir(run.path / "state" / "steps") as entries:
         files = {int(name[1]): Path(entry.path) for entry in entries if (name := _FILE.fullmatch(entry.name))}
     return dict(sorted(files.items()))
 
 
-def _seconds_since(run: Run) -> float:
+def _start_time(run: Run) -> float:
     try:
         started = datetime.strptime(run.state_file("started") or "", "%Y-%m-%dT%H:%M:%S%z")
     except ValueError:
@@ -151,7 +151,7 @@ def _seconds_since(run: Run) -> float:
 
 
 def describe_live_steps(run: Run, now: float | None = None) -> str:
-    """Return how far ranks are and what looks wrong; without ``now`` (s since 1970) the job has ended."""
+    """Return the progress of the ranks, and warnings; without ``now`` (s since 1970) the job has ended."""
     steps = read_live_steps(run)
     last = [lines[-1] for lines in steps.values()]
     if not last:
@@ -185,11 +185,11 @@ def _memory(steps: Mapping[int, LiveSteps]) -> str:
 
 
 def _trend(run: Run) -> str:
-    """Return by how much a rank's last steps are slower than the first, if nearly all of them are.
+    """Return the slowdown of a rank's last steps against its first, if nearly all of them are slower.
 
     That they are faster tells of the warm-up, and not of the program.
     """
-    path, since = next(iter(_files(run).items()))[1], _seconds_since(run)
+    path, since = next(iter(_step_files(run).items()))[1], _start_time(run)
     try:
         with open_regular(path) as file:
             noted = map(parsed_line, file.read(_TAIL_BYTES).split(b"\n"))
@@ -201,12 +201,13 @@ def _trend(run: Run) -> str:
         unique_lines = sorted({*first, *last}, key=lambda line: line.step)
         first, last = unique_lines[: len(unique_lines) // 2], unique_lines[len(unique_lines) // 2 :]
     # The lines of an earlier attempt may come before those of this one.
-    if len(first) < 2 or not last or len(first) + len(last) < _FEWEST_LINES:
+    if len(first) < 2 or not last or len(first) + len(last) < _MIN_TREND_LINES:
         return ""
     before, after = (sorted(line.wall_ns for line in lines) for lines in (first[1:], last))
-    lowest, highest = after[len(after) // _TRIMMED], before[-1 - len(before) // _TRIMMED]
+    lowest, highest = after[len(after) // _TRIMMED_PART], before[-1 - len(before) // _TRIMMED_PART]
     change = 100 * (typical_step_ns(last) / max(1, typical_step_ns(first[1:])) - 1)
-    return f", {change:.0f} % slower than at the start" if lowest > highest and change >= _TREND_PCT else ""
+    is_slower = lowest > highest and change >= _MIN_TREND_PCT
+    return f", {change:.0f} % slower than at the start" if is_slower else ""
 
 
 def step_warnings(steps: Mapping[int, LiveSteps], now: float) -> list[str]:
@@ -251,9 +252,9 @@ def step_warnings(steps: Mapping[int, LiveSteps], now: float) -> list[str]:
     return warnings
 
 
-def _last_lines(path: Path, since: float, most_bytes: int = _TAIL_BYTES) -> tuple[StepLine, ...]:
+def _last_lines(path: Path, since: float, max_bytes: int = _TAIL_BYTES) -> tuple[StepLine, ...]:
     try:
-        lines, _ = last_lines(path, most_bytes)
+        lines, _ = last_lines(path, max_bytes)
     except OSError:
         return ()
     # The last may be incomplete, as it is being written.
@@ -268,7 +269,7 @@ def parsed_line(line: str | bytes) -> StepLine | None:
         return None
     if (step_line.item, step_line.long) == ("", ()):
         return step_line
-    item, long = str(step_line.item)[:_LONGEST_ITEM], _long_steps(step_line.long, step_line)
+    item, long = str(step_line.item)[:_MAX_ITEM_LENGTH], _long_steps(step_line.long, step_line)
     return msgspec.structs.replace(step_line, item=item, long=long)
 
 

@@ -15,7 +15,7 @@ class _Note(msgspec.Struct):
 
 
 def describe_staging(run: Run) -> str:
-    """Return how long packing and unpacking took, or why the environment stayed; empty without staging."""
+    """Return the times of packing and unpacking, or the reason why that failed; empty without staging."""
     notes: dict[str, _Note] = {}
     for path in sorted((run.path / NOTES).glob("*.json")):
         try:

@@ -11,8 +11,8 @@ from hpcprof.common.errors import UsageError, writing
 from hpcprof.runs.directory import Run
 
 _TAGS, _NOTE = "tags", "note"
-MOST_TAGS = 100
-LONGEST_NOTE = 2_000
+MAX_TAGS = 100
+MAX_NOTE_LENGTH = 2_000
 """Maximum length of a note in characters."""
 _VALID = re.compile(r"[\w.:=/+@-]{1,64}")
 
@@ -35,7 +35,7 @@ def _file(run: Run, runs_dir: Path, name: str) -> Path:
     return runs_dir / f".{name}" / run.id if run.manifest is None else run.path / name
 
 
-def files_of_imported(run_id: str, runs_dir: Path) -> list[Path]:
+def imported_run_files(run_id: str, runs_dir: Path) -> list[Path]:
     """Return the files with the tags and the note of an imported run."""
     return [runs_dir / f".{name}" / run_id for name in (_TAGS, _NOTE)]
 
@@ -43,8 +43,8 @@ def files_of_imported(run_id: str, runs_dir: Path) -> list[Path]:
 def check_tags(tags: Iterable[str]) -> None:
     """Check that tags are single words, and not too many."""
     tags = list(tags)
-    if len(tags) > MOST_TAGS:
-        raise UsageError(f"a run has at most {MOST_TAGS} tags.")
+    if len(tags) > MAX_TAGS:
+        raise UsageError(f"a run has at most {MAX_TAGS} tags.")
     for tag in tags:
         if not _VALID.fullmatch(tag):
             sentence = f"tag {tag!r}: a tag has 1 to 64 letters, digits or characters of . : = / + @ - _."

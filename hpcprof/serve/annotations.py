@@ -7,7 +7,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from hpcprof.runs.tags import LONGEST_NOTE, annotate, check_tags, read_note, read_tags
+from hpcprof.runs.tags import MAX_NOTE_LENGTH, annotate, check_tags, read_note, read_tags
 from hpcprof.serve.context import run_address, served
 
 _MOST_FIELDS = 10
@@ -59,7 +59,7 @@ async def sent_annotation(request: Request) -> tuple[list[str], str]:
     form = await sent_form(request)
     tags = sorted({*form.get("tags", "").split()})
     check_tags(tags)
-    return tags, form.get("note", "").strip()[:LONGEST_NOTE]
+    return tags, form.get("note", "").strip()[:MAX_NOTE_LENGTH]
 
 
 async def sent_form(request: Request) -> dict[str, str]:

@@ -43,7 +43,7 @@ def test_the_sampler_follows_a_rank_and_ends_with_the_run(tmp_path: Path) -> Non
     script = """if True:
         import sys
         from hpcprof.node import telemetry
-        telemetry._MOST_CPU = 1.0  # A busy machine makes a sampler that saves look for ranks once a minute.
+        telemetry._MAX_CPU_SHARE = 1.0  # A busy machine makes a sampler that saves look for ranks once a minute.
         telemetry.Sampler(sys.argv[1], "n1").run()
     """
     sampler = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], env={"PATH": os.defpath})
@@ -74,13 +74,13 @@ def test_the_sampler_ends_at_once_when_it_is_told_to(tmp_path: Path) -> None:
 def test_a_file_that_stays_open_says_what_is_now_and_nothing_once_its_process_is_gone(tmp_path: Path) -> None:
     program = subprocess.Popen([sys.executable, "-IS", "-c", "input()"], stdin=subprocess.PIPE)
     stat, file = f"/proc/{program.pid}/stat", tmp_path / "file"
-    assert telemetry._read_again(stat) and stat in telemetry._open_files
+    assert telemetry._read_open_file(stat) and stat in telemetry._open_files
     program.communicate(b"\n")
-    assert telemetry._read_again(stat) == "" and stat not in telemetry._open_files
+    assert telemetry._read_open_file(stat) == "" and stat not in telemetry._open_files
     file.write_text("1")
-    assert telemetry._read_again(str(file)) == "1"
+    assert telemetry._read_open_file(str(file)) == "1"
     file.write_text("22")
-    assert telemetry._read_again(str(file)) == "22"
+    assert telemetry._read_open_file(str(file)) == "22"
     os.close(telemetry._open_files.pop(str(file)))
 
 

@@ -25,13 +25,13 @@ from typing import Any
 from .window import WINDOWS_S, Window, guarded, say, span_words, spans_of
 
 _WINDOW_S = 4.0
-_LONGEST_WINDOW_S = 60.0
+_MAX_WINDOW_S = 60.0
 """Maximum seconds of a window in which the program compiles."""
 _MAX_RESTARTS = 2
 """Maximum number of times that windows begin anew because the program compiled after them."""
 _COMPILES, _LOWERING_EVENTS = "/jax/core/compile/", "/jax/core/compile/jaxpr_to_mlir_module_duration"
 """Events of JAX: it ends a part of compiling, and XLA begins its own, which takes the longest."""
-_LOOK_S, _SELDOM_S = 0.1, 1.0
+_LOOK_S, _IDLE_LOOK_S = 0.1, 1.0
 
 
 class JaxRecorder(Window):
@@ -47,25 +47,25 @@ class JaxRecorder(Window):
         super().__init__(environ)
         self._profiler = profiler
         self._folder = self._profile.with_name(f".{os.urandom(8).hex()}.{self._profile.name}")
-        self._first, self._last = next(spans_of(self._chosen))
+        self._first, self._last = next(spans_of(self._step_spans))
         self._compiled = float("-inf")
         self._lowered: float | None = None
-        self._anew = _MAX_RESTARTS
+        self._restarts = _MAX_RESTARTS
         self._steady = 0.0
         self._windows = list(WINDOWS_S)
         self._began: float | None = None
-        self._records_steps = self._unwritten = False
-        self._of_steps = ""
-        self._window = ""
+        self._records_steps = self._lost_profile = False
+        self._steps_sentence = ""
+        self._window_sentence = ""
 
     @property
     def waits(self) -> bool:
         """True if `tick` is still to be called."""
-        return not self.closed and bool(self.is_busy or self._begins_anew or self._until < float("inf"))
+        return not self.closed and bool(self.is_busy or self._may_restart or self._until < float("inf"))
 
     @property
-    def _begins_anew(self) -> bool:
-        return self._anew > 0 and not (self._of_steps or self._is_disabled)
+    def _may_restart(self) -> bool:
+        return self._restarts > 0 and not (self._steps_sentence or self._is_disabled)
 
     @property
     def is_busy(self) -> bool:
@@ -93,27 +93,27 @@ class JaxRecorder(Window):
             return
         elif self._began is not None:
             # A lowered function is not always compiled.
-            compiles = self._lowered is not None and now - self._lowered < _LONGEST_WINDOW_S
+            compiles = self._lowered is not None and now - self._lowered < _MAX_WINDOW_S
             compiled = self._compiled
             steady = 0.0 if compiles else now - max(self._began, compiled)
-            if steady >= _WINDOW_S or now - self._began >= _LONGEST_WINDOW_S:
+            if steady >= _WINDOW_S or now - self._began >= _MAX_WINDOW_S:
                 # To write takes a while: what is compiled in it is not in this window.
                 self._end_window()
-                self._ready = max(now if self._ready is None else self._ready, compiled)
-        elif self._ready is not None and self._compiled > self._ready and self._begins_anew:
+                self._ready_since = max(now if self._ready_since is None else self._ready_since, compiled)
+        elif self._ready_since is not None and self._compiled > self._ready_since and self._may_restart:
             # The window before shows how the program compiles.
-            self._ready, self._windows, self._steady = self._compiled, list(WINDOWS_S), 0.0
-            self._anew -= 1
+            self._ready_since, self._windows, self._steady = self._compiled, list(WINDOWS_S), 0.0
+            self._restarts -= 1
         elif self._windows and self._profiler.ready():
-            self._ready = now if self._ready is None else self._ready
-            if now - self._ready >= self._windows[0]:
-                self._windows = [moment for moment in self._windows if moment > now - self._ready]
+            self._ready_since = now if self._ready_since is None else self._ready_since
+            if now - self._ready_since >= self._windows[0]:
+                self._windows = [moment for moment in self._windows if moment > now - self._ready_since]
                 self._begin()
 
     @guarded
     def step_begins(self) -> None:
         """Begin to record if this step is the first to record."""
-        if self._steps == self._first and not self._of_steps:
+        if self._steps == self._first and not self._steps_sentence:
             if self._began is not None:
                 self._end_window()
             self._windows = []
@@ -125,7 +125,7 @@ class JaxRecorder(Window):
         """Count a step, and stop if it is the last to record."""
         self._steps += 1
         if self._records_steps and self._began is not None:
-            full = time.monotonic() - self._began >= self._longest
+            full = time.monotonic() - self._began >= self._max_seconds
             if self._steps > self._last or full:
                 self._profiler.synchronize()
                 self._end_steps()
@@ -150,19 +150,19 @@ class JaxRecorder(Window):
         elif self._began is not None:
             self._end_window()
         self.closed = True
-        if self._of_steps:
-            say(self._of_steps)
-        elif self._window:
+        if self._steps_sentence:
+            say(self._steps_sentence)
+        elif self._window_sentence:
             marked = f"only {self._steps} step{'s' * (self._steps != 1)}" if self._steps else "no step"
-            reason = "JAX wrote no profile of its steps" if self._unwritten else f"it marked {marked}"
-            say(f"{self._window}, since {reason}.")
+            reason = "JAX wrote no profile of its steps" if self._lost_profile else f"it marked {marked}"
+            say(f"{self._window_sentence}, since {reason}.")
         elif self._is_disabled:
             say("no trace: the program runs the JAX profiler itself.")
         elif not self._claim.exists():
             say("no trace: the program used no device of JAX.")
 
     def _begin(self) -> bool:
-        if self._is_disabled or not self._claimed():
+        if self._is_disabled or not self._claims_rank():
             self._windows = []
             return False
         self._profiler.start(str(self._folder))
@@ -170,12 +170,12 @@ class JaxRecorder(Window):
         return True
 
     def _end_steps(self, reason: str = "") -> None:
-        self._unwritten = not self._stop()
+        self._lost_profile = not self._stop()
         self._records_steps = False
         last = self._steps - 1
-        if not self._unwritten and last >= self._first:
+        if not self._lost_profile and last >= self._first:
             steps, early = span_words(self._first, last, self._last, reason)
-            self._of_steps = f"recorded {steps} that the program marks, counted from 0{early}."
+            self._steps_sentence = f"recorded {steps} that the program marks, counted from 0{early}."
 
     def _end_window(self) -> None:
         assert self._began is not None
@@ -183,10 +183,11 @@ class JaxRecorder(Window):
         seconds, began = now - self._began, self._began - self._imported
         steady = now - max(self._began, self._compiled)
         # If the program ended when it had just begun, the one before shows more.
-        keeps = not self._window or steady >= min(_WINDOW_S / 2, self._steady)
+        keeps = not self._window_sentence or steady >= min(_WINDOW_S / 2, self._steady)
         if self._stop(keeps) and keeps:
             self._steady = steady
-            self._window = f"recorded {seconds:.2g} s of the program, {began:.2g} s after it imported JAX"
+            span = f"{seconds:.2g} s of the program, {began:.2g} s after it imported JAX"
+            self._window_sentence = f"recorded {span}"
 
     def _stop(self, keeps: bool = True) -> bool:
         """Stop, and give the profile its name, if JAX wrote one; its other formats are left out."""
@@ -282,7 +283,7 @@ def _watch_compiler(jax: Any, recorder: JaxRecorder) -> None:
 def _watch_time(recorder: JaxRecorder) -> None:
     while recorder.waits:
         recorder.tick()
-        time.sleep(_LOOK_S if recorder.is_busy else _SELDOM_S)
+        time.sleep(_LOOK_S if recorder.is_busy else _IDLE_LOOK_S)
 
 
 def start(jax: Any) -> JaxRecorder | None:

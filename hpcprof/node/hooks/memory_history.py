@@ -27,14 +27,14 @@ FOLDER, REQUEST = "memory", "request.json"
 NOTES = "hpcprof"
 """The key of a snapshot with what the allocator does not know: the step, and what tensors are for."""
 
-_MOST_EVENTS = 100_000
-"""The events that the allocator keeps on the host, 100 to 200 bytes each beside the stacks."""
+_MAX_EVENTS = 100_000
+"""Maximum number of events that the allocator keeps on the host, 100 to 200 bytes each beside the stacks."""
 
 _MAX_NOTES_BYTES = 32 << 20
-_MOST_TENSORS = 200_000
+_MAX_TENSORS = 200_000
 _LOOK_S = 1.0
-_ANSWER_S = 10.0
-"""The time for which the rank that ran out of memory waits for the others."""
+_MAX_ANSWER_S = 10.0
+"""Maximum seconds that the rank that ran out of memory waits for the snapshots of the others."""
 
 
 class MemoryHistory:
@@ -58,9 +58,9 @@ class MemoryHistory:
     def _record(self) -> None:
         try:
             self._torch.cuda.memory._record_memory_history(
-                "all", context="alloc", stacks="python", max_entries=_MOST_EVENTS
+                "all", context="alloc", stacks="python", max_entries=_MAX_EVENTS
             )
-            self._torch._C._cuda_attach_out_of_memory_observer(self._ran_out)
+            self._torch._C._cuda_attach_out_of_memory_observer(self._on_out_of_memory)
             self._modules.follow()
             # A frozen garbage collector hides the objects that existed when it was frozen. PyTorch takes the
             # name of this module out of its package.
@@ -78,7 +78,7 @@ class MemoryHistory:
             self._write(f"step{step}", event="step", step=step)
         self._began = time.time()
 
-    def _ran_out(self, device: int, size: int, _limit: int, free: int) -> None:
+    def _on_out_of_memory(self, device: int, size: int, _limit: int, free: int) -> None:
         """Write what the memory holds when an allocation has failed, and wait until all ranks have."""
         if not self._answered.acquire(blocking=False):
             return
@@ -93,7 +93,7 @@ class MemoryHistory:
                 device_bytes=int(total),
                 module=self._modules.current(),
             )
-            until = time.monotonic() + _ANSWER_S
+            until = time.monotonic() + _MAX_ANSWER_S
             while time.monotonic() < until and len([*self._folder.glob("rank*.oom.pickle")]) < self._ranks:
                 time.sleep(0.05)
 
@@ -125,7 +125,7 @@ class MemoryHistory:
             [event for event in trace if event.get("time_us", began) >= began] for trace in traces
         ]
         objects = [*self._optimizers, *self._modules.called()]
-        full = (trace for trace in traces if len(trace) >= _MOST_EVENTS)
+        full = (trace for trace in traces if len(trace) >= _MAX_EVENTS)
         snapshot[NOTES] = {
             "version": 1,
             "rank": self._rank,
@@ -133,7 +133,7 @@ class MemoryHistory:
             "end_us": time.time_ns() // 1000,
             # A ring that is full has lost the events before its oldest one.
             "lost": any(trace[0].get("time_us", 0) > began for trace in full),
-            "tensors": list(itertools.islice(_tensors(self._torch, objects), _MOST_TENSORS)),
+            "tensors": list(itertools.islice(_tensors(self._torch, objects), _MAX_TENSORS)),
             **notes,
         }
         data = pickle.dumps(snapshot, protocol=4)
@@ -148,7 +148,7 @@ class MemoryHistory:
         temporary.replace(path)
 
 
-class _Running(_thread._local):
+class _RunningModules(_thread._local):
     """The names of the modules that a thread runs, the innermost last."""
 
     def __init__(self) -> None:
@@ -161,7 +161,7 @@ class _Modules:
     def __init__(self, torch: Any) -> None:
         self._torch = torch
         self._names: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
-        self._running = _Running()
+        self._running = _RunningModules()
         self._tell: Callable[[str], None] = getattr(torch._C, "_cuda_setMemoryMetadata", lambda _: None)
 
     def follow(self) -> None:
@@ -213,19 +213,19 @@ def _tensors(torch: Any, owners: list[Any]) -> Iterator[tuple[str, str, int]]:
         for name, tensor in itertools.chain(root.named_parameters(), root.named_buffers()):
             if id(tensor) not in names:
                 names[id(tensor)] = _short_name(name)
-                yield from _of_parameter(names[id(tensor)], tensor)
+                yield from _parameter_tensors(names[id(tensor)], tensor)
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 if id(parameter) not in names:
                     names[id(parameter)] = ""
-                    yield from _of_parameter("", parameter)
+                    yield from _parameter_tensors("", parameter)
         for parameter, state in list(optimizer.state.items()):
             name = names.get(id(parameter), "")
             yield from (("optimizer", name, address) for address in _addresses(state))
 
 
-def _of_parameter(name: str, tensor: Any) -> Iterator[tuple[str, str, int]]:
+def _parameter_tensors(name: str, tensor: Any) -> Iterator[tuple[str, str, int]]:
     for kind, owner in (("parameters", tensor), ("gradients", tensor.grad)):
         yield from ((kind, name, address) for address in _addresses(owner))
 

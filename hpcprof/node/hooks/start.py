@@ -30,7 +30,7 @@ _PULSE, _STEP_LINES = "hpcprof_pulse", "hpcprof_step_lines"
 _ON_REQUEST, _RECORDING = "hpcprof_on_request", "hpcprof_recording"
 _MEMORY = "hpcprof_memory_history"
 
-_SIGNS = {"torch": "torch.optim", "jax": "jax.profiler", "mpi4py": "mpi4py", "mpi4py.MPI": "mpi4py.MPI"}
+_WATCHED = {"torch": "torch.optim", "jax": "jax.profiler", "mpi4py": "mpi4py", "mpi4py.MPI": "mpi4py.MPI"}
 """The packages that are watched, and a module of each that the program's own of that name has not."""
 
 _folder = ""
@@ -55,11 +55,11 @@ class _StandardModules:
         if _thread.get_ident() != self._thread:
             return None
         if name.startswith("hpcprof_"):
-            return _find(name, path or [_folder])
+            return _standard_spec(name, path or [_folder])
         self._imported.add(name)
         if name in sys.builtin_module_names:
             return None
-        spec = _find(name, path or _standard_path)
+        spec = _standard_spec(name, path or _standard_path)
         if spec is None:  # another finder would find the program's own
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
         return spec
@@ -82,7 +82,7 @@ class _StandardModules:
             del sys.path_importer_cache[folder]
 
 
-def _find(name: str, path: Any) -> ModuleSpec | None:
+def _standard_spec(name: str, path: Any) -> ModuleSpec | None:
     return _frozen_importlib_external.PathFinder.find_spec(name, path)
 
 
@@ -91,7 +91,7 @@ def _is_foreign(name: str) -> bool:
     origin = getattr(getattr(sys.modules[name], "__spec__", None), "origin", None)
     if name in sys.builtin_module_names or origin in ("built-in", "frozen"):
         return False
-    spec = _find(name, _standard_path)
+    spec = _standard_spec(name, _standard_path)
     return spec is not None and spec.loader is not None and spec.origin != origin
 
 
@@ -110,10 +110,10 @@ def load(name: str) -> Any:
 
 
 class _Finder:
-    """Finds modules as the other finders do, and watches the modules of `_SIGNS` once they are imported."""
+    """Finds modules as the other finders do, and watches those of `_WATCHED` once they are imported."""
 
     def __init__(self) -> None:
-        self._names = set(_SIGNS)
+        self._names = set(_WATCHED)
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         """Return the spec of a package to watch, whose loader also begins that; None for any other module."""
@@ -134,7 +134,7 @@ class _Finder:
         def exec_module(module: ModuleType) -> None:
             del loader.exec_module
             execute(module)
-            if name in self._names and _SIGNS[name] in sys.modules:
+            if name in self._names and _WATCHED[name] in sys.modules:
                 self._names.discard(name)
                 _guarded(*_WATCHES[name], module)
 

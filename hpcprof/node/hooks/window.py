@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 DEFAULT_STEPS = "5-24"
-LONGEST_DEFAULT_S = 10.0
+MAX_DEFAULT_S = 10.0
 """Maximum seconds of recording by default; the step under way is then the last."""
 
 WINDOWS_S = (0.0, 10.0, 60.0)
@@ -73,8 +73,8 @@ class Window:
     def __init__(self, environ: dict[str, str], schedule: bool = False) -> None:
         self._profile = Path(environ["HPCPROF_PROFILE_OUTPUT"] + self.suffix)
         chosen = environ.get("HPCPROF_CAPTURE_STEPS")
-        self._chosen = chosen or DEFAULT_STEPS
-        self._longest = float("inf") if chosen or schedule else LONGEST_DEFAULT_S
+        self._step_spans = chosen or DEFAULT_STEPS
+        self._max_seconds = float("inf") if chosen or schedule else MAX_DEFAULT_S
         # The folder is the rank's own, and new in each attempt to run the job.
         self._claim = Path(environ.get("TMPDIR", os.devnull), self.claim)
         self._owns_claim = False
@@ -84,7 +84,7 @@ class Window:
         self._until = float(until) if until else float("inf")
         self._imported = time.monotonic()
         self._process = os.getpid()
-        self._ready: float | None = None
+        self._ready_since: float | None = None
         self._windows: list[float] = []
         self._steps = 0
         self._is_disabled = False
@@ -119,7 +119,7 @@ class Window:
             temporary.write_text(f"{words}\n")
             temporary.replace(note)
 
-    def _claimed(self) -> bool:
+    def _claims_rank(self) -> bool:
         """Return whether this process is the first of its rank that records."""
         if not self._owns_claim:
             number = str(self._process)

@@ -25,7 +25,7 @@ from hpcprof.runs.directory import (
     sweep_of,
     typed_name,
 )
-from hpcprof.runs.tags import files_of_imported, read_tags
+from hpcprof.runs.tags import imported_run_files, read_tags
 from hpcprof.submit.schedulers.base import JobState, JobStatus
 from hpcprof.submit.schedulers.polling import LISTING_SECONDS, poll
 
@@ -196,7 +196,7 @@ def page_path(runs_dir: Path, run_id: str) -> Path:
 
 def _remove_events(runs_dir: Path, run_id: str) -> None:
     try:
-        for path in (*files_of_imported(run_id, runs_dir), page_path(runs_dir, run_id)):
+        for path in (*imported_run_files(run_id, runs_dir), page_path(runs_dir, run_id)):
             path.unlink(missing_ok=True)
         remove_shared_events(runs_dir, run_id)
     except OSError as error:

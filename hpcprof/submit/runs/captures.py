@@ -15,7 +15,7 @@ from hpcprof.common.units import counted, named_ranks
 from hpcprof.node.on_request import (
     ANSWERS,
     LEAD_S,
-    MOST_STEPS,
+    MAX_CAPTURE_STEPS,
     REQUEST,
     Request,
     first_step,
@@ -51,8 +51,8 @@ class CaptureAnswer(msgspec.Struct, frozen=True):
 
 def request_capture(run: Run, steps: int, ranks: str = "") -> tuple[Request, list[int]]:
     """Ask a job to record future steps on ``ranks`` (0-7; empty: all); return request and ranks."""
-    if not 0 < steps <= MOST_STEPS:
-        raise UsageError(f"--steps {steps}: give a number from 1 to {MOST_STEPS}.")
+    if not 0 < steps <= MAX_CAPTURE_STEPS:
+        raise UsageError(f"--steps {steps}: give a number from 1 to {MAX_CAPTURE_STEPS}.")
     job = run.submission.job
     if job.no_hook:
         raise UsageError(f"{run.id} was submitted with --no-hook, so nothing in its ranks can record.")

@@ -119,9 +119,9 @@ def test_a_run_has_names_and_only_the_user_can_read_what_they_mean(
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     found = submitted.targets(["team", "https://example.org/s3cret"], {"team": "mail:me@example.org"})
-    names = submitted.resolve(found)
+    names = submitted.remember(found)
     assert not submitted.folder().exists()
-    submitted.keep(names)
+    submitted.write_targets(names)
     assert names[0] == "team" and names[1].startswith("given-") and "s3cret" not in names[1]
     files = [tmp_path / "hpcprof/notify" / name for name in names]
     assert [file.read_text() for file in files] == ["mail:me@example.org\n", "https://example.org/s3cret\n"]

@@ -15,7 +15,7 @@ from hpcprof.node.program_words import (
     launcher_of,
     library_beside,
     tracing_libraries,
-    untraced,
+    untraced_calls,
 )
 
 
@@ -233,17 +233,17 @@ def test_only_calls_that_the_injected_library_lacks_are_untraced(tmp_path: Path)
     library.write_bytes(b"\0MPI_Send_c\0")
     program.write_bytes(b"\0MPI_Iprobe\0MPI_Mprobe\0MPI_Send\0")
     nsys.write_bytes(b"\0MPI_Mprobe\0")
-    assert untraced(Mpi(str(library), str(module)), [str(nsys)])[0] == "MPI_Send_c and its like"
-    assert untraced(Mpi(str(library), "", str(program)), [str(nsys)])[0] == "MPI_Iprobe"
-    assert untraced(Mpi(str(library), str(module)), []) == ("", "")
+    assert untraced_calls(Mpi(str(library), str(module)), [str(nsys)])[0] == "MPI_Send_c and its like"
+    assert untraced_calls(Mpi(str(library), "", str(program)), [str(nsys)])[0] == "MPI_Iprobe"
+    assert untraced_calls(Mpi(str(library), str(module)), []) == ("", "")
     program.write_bytes(b"\0MPI_Reduce_scatter_block\0mpi_win_fence_\0MPI_Reduce_scatter\0")
     nsys.write_bytes(b"\0MPI_Reduce_scatter\0")
-    called = untraced(Mpi(str(library), "", str(program)), [str(nsys)])[0]
+    called = untraced_calls(Mpi(str(library), "", str(program)), [str(nsys)])[0]
     assert called == "MPI_Reduce_scatter_block|mpi_win_fence"
     program.write_bytes(
         program.read_bytes() + b"_ZN3MPI3Win5FenceEi\0"
     )  # of the C++ bindings, which name all
-    assert untraced(Mpi(str(library), "", str(program)), [str(nsys)])[0] == ""
+    assert untraced_calls(Mpi(str(library), "", str(program)), [str(nsys)])[0] == ""
 
 
 def test_the_libraries_of_eztrace_are_beside_its_command(

@@ -148,7 +148,7 @@ def test_collectives_that_have_not_ended_are_waited_for(monkeypatch: pytest.Monk
         {"op_id": 42, "pg_id": 0, "retired": False, "state": "completed"},
         {"op_id": 1, "pg_id": 1, "retired": False, "state": "started"},
     ]
-    monkeypatch.setattr(pulse, "_dump", lambda with_stacks: {"entries": entries})
+    monkeypatch.setattr(pulse, "_last_collectives", lambda with_stacks: {"entries": entries})
     assert pulse.collectives() == (42, True)
     entries[-1]["retired"] = True
     assert pulse.collectives() == (43, False)
@@ -164,7 +164,7 @@ def test_a_rank_with_gpus_in_a_function_in_which_ranks_meet_waits(
 
     def look() -> None:
         time.sleep(0.05)
-        found.append(pulse.meets_on_gpus())
+        found.append(pulse.waits_in_rendezvous())
         lock.release()
 
     code = "def wait(acquire): acquire()"  # no frame of Python is below it

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcprof.node.stalls import RankSample, StallWatch, compared, only_polls
+from hpcprof.node.stalls import RankSample, StallWatch, only_polls, progress_between
 
 RANK = RankSample("r", 5, 100.0, 1000)
 
@@ -26,7 +26,7 @@ RANK = RankSample("r", 5, 100.0, 1000)
 def test_steps_and_data_are_progress_and_cpu_time_may_be(
     now: RankSample, moved: bool, busy: list[int]
 ) -> None:
-    assert compared({0: RANK}, {0: now}, 10) == (moved, busy)
+    assert progress_between({0: RANK}, {0: now}, 10) == (moved, busy)
 
 
 def test_a_clock_that_is_set_forward_is_no_stall(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,8 +43,8 @@ def test_a_clock_that_is_set_forward_is_no_stall(tmp_path: Path, monkeypatch: py
 
 
 def test_ranks_of_one_sample_have_just_begun_or_ended() -> None:
-    assert compared({}, {0: RANK}, 10) == (True, [])
-    assert compared({0: RANK}, {}, 10) == (True, [])
+    assert progress_between({}, {0: RANK}, 10) == (True, [])
+    assert progress_between({0: RANK}, {}, 10) == (True, [])
 
 
 POLLS = """\

@@ -51,7 +51,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def reads(monkeypatch: pytest.MonkeyPatch, files: dict[str, str]) -> None:
     """Let the sampler read these files, and find all others empty."""
-    for name in ("_read", "_read_again"):
+    for name in ("_read", "_read_open_file"):
         monkeypatch.setattr(telemetry, name, lambda path: files.get(path, ""))
 
 
@@ -142,9 +142,9 @@ def test_fields_of_nvml_are_added_up_and_those_without_any_asked_once() -> None:
     values = dict(gpus.slow())
     assert (values["gpu0 nvlink_sent_bytes"], values["gpu0 nvlink_received_bytes"]) == (10240, 20480)
     assert values["gpu0 nvlink_errors"] == 3
-    assert dict(gpus.counted())["gpu0 pcie_sent_bytes"] is None
+    assert dict(gpus.energy_and_pcie())["gpu0 pcie_sent_bytes"] is None
     library.asked = 0
-    dict(gpus.slow()), dict(gpus.counted())
+    dict(gpus.slow()), dict(gpus.energy_and_pcie())
     assert library.asked == 3
 
 
@@ -217,7 +217,7 @@ def test_what_takes_long_is_read_less_often_and_what_is_cheap_ten_times_a_second
     read = dict.fromkeys(("ranks", "GPU", "node", "energy"), 0)
 
     def source(name: str, cpu: float, every: float) -> telemetry.SampledSource:
-        def values() -> telemetry.Named:
+        def values() -> telemetry.NamedValues:
             read[name] += 1
             # The first reading takes long.
             clock.cpu += cpu if read[name] > 1 else 0.2
@@ -238,7 +238,7 @@ def test_what_takes_long_is_read_less_often_and_what_is_cheap_ten_times_a_second
             ((_, value),) = one.values(clock.now)
             # The names stay, whether values are read or not.
             assert (value is not None) == due
-        telemetry.paced(sources, 0.005)
+        telemetry.pace(sources, 0.005)
     assert 5900 < read["ranks"] <= 6000 and 590 < read["node"] <= 600
     assert 200 < read["GPU"] < 500 and 10 < read["energy"] < 50
     assert 0.9 * 0.005 * 600 < clock.cpu - 4 * 0.2 < 1.1 * 0.005 * 600
@@ -252,7 +252,7 @@ def test_what_waits_long_is_read_less_often_too(monkeypatch: pytest.MonkeyPatch)
     times = SimpleNamespace(monotonic=lambda: clock.now, process_time=lambda: 0.0)
     monkeypatch.setattr(telemetry, "time", times)
 
-    def values() -> telemetry.Named:
+    def values() -> telemetry.NamedValues:
         clock.now += 0.3
         yield "power", 1
 
@@ -260,13 +260,13 @@ def test_what_waits_long_is_read_less_often_too(monkeypatch: pytest.MonkeyPatch)
     for _ in range(3):
         clock.now += 10
         source.values(clock.now)
-    telemetry.paced([source], 0.005)
+    telemetry.pace([source], 0.005)
     assert source.pause == pytest.approx(1.2)
 
 
 def test_samples_are_rarer_in_long_files_and_where_to_wake_up_is_dear() -> None:
-    assert telemetry.ticking(0, 0.1, 1e-4) == pytest.approx(0.1)
-    assert telemetry.ticking(17 << 20, 0.1, 1e-4) == pytest.approx(0.4)
-    assert telemetry.ticking(0, 0.1, 5e-4) == pytest.approx(0.25)
-    assert telemetry.ticking(0, 0.5, 1e-4) == pytest.approx(0.5)
-    assert telemetry.ticking(1 << 30, 9.0, 1.0) == 2.0
+    assert telemetry.sample_period(0, 0.1, 1e-4) == pytest.approx(0.1)
+    assert telemetry.sample_period(17 << 20, 0.1, 1e-4) == pytest.approx(0.4)
+    assert telemetry.sample_period(0, 0.1, 5e-4) == pytest.approx(0.25)
+    assert telemetry.sample_period(0, 0.5, 1e-4) == pytest.approx(0.5)
+    assert telemetry.sample_period(1 << 30, 9.0, 1.0) == 2.0

@@ -26,7 +26,7 @@ from .recording import Recording, compiler_is_loading
 
 _WINDOW_S = 2.0
 _WINDOW_STEPS = 2
-_LONGEST_WINDOW_S = 10.0
+_MAX_WINDOW_S = 10.0
 """Maximum seconds that a window waits for `_WINDOW_STEPS` steps of an optimizer."""
 
 _QUIET_S = 60.0
@@ -56,20 +56,20 @@ class Recorder(Window):
         self._options = json.loads(environ.get("HPCPROF_TORCH_OPTIONS") or "{}")
         super().__init__(environ, schedule=bool(self._options.get("active")))
         self._torch = torch
-        self._spans = chosen_spans(self._chosen, self._options)
+        self._spans = chosen_spans(self._step_spans, self._options)
         self._span = next(self._spans, None)
         self._warmup = max(1, int(self._options.get("warmup", 0)))
         self._alone = environ.get("HPCPROF_WORLD_SIZE") == "1"
         self._optimizer = ""
         self._last_step = float("-inf")
-        self._of_steps: Recording | None = None
+        self._recording: Recording | None = None
         self._window: Recording | None = None
         self._draft: Recording | None = None
         self._written: Recording | None = None
         self._no_windows = self._uses_windows = False
         self._has_optimizer = False
         self._cycles = 0
-        self._window_said = ""
+        self._window_sentence = ""
 
     def use_windows(self) -> None:
         """Record windows too, without Python stacks: PyTorch 2.13 crashes over names of code that is gone."""
@@ -90,11 +90,11 @@ class Recorder(Window):
         if self._window is not None:
             elapsed = time.monotonic() - (self._window.began or float("inf"))
             enough = self._window.steps >= _WINDOW_STEPS or not self._has_optimizer
-            return elapsed >= (_WINDOW_S if enough else _LONGEST_WINDOW_S)
-        if not self._windows or self._of_steps is not None or not self._is_ready():
+            return elapsed >= (_WINDOW_S if enough else _MAX_WINDOW_S)
+        if not self._windows or self._recording is not None or not self._is_ready():
             return False
         now = time.monotonic()
-        return now - self._last_step >= _QUIET_S and now - (self._ready or now) >= self._windows[0]
+        return now - self._last_step >= _QUIET_S and now - (self._ready_since or now) >= self._windows[0]
 
     @guarded
     def tick(self) -> None:
@@ -105,10 +105,10 @@ class Recorder(Window):
             self._stop_ahead_of_walltime()
         elif self._window is not None:
             self._end_window()
-        elif self._left_alone() or self._claim.exists():
+        elif self._is_left_out() or self._claim.exists():
             self._windows.clear()
         elif not compiler_is_loading():  # this call may come between two instructions of an import
-            elapsed = time.monotonic() - (self._ready or 0.0)
+            elapsed = time.monotonic() - (self._ready_since or 0.0)
             self._windows = [moment for moment in self._windows if moment > elapsed]
             self._begin_window()
 
@@ -119,7 +119,7 @@ class Recorder(Window):
             return
         self._has_optimizer = True
         is_own_thread = self._window is None or self._window.thread == _thread.get_ident()
-        if is_own_thread and self._uses_windows and not self._left_alone() and not self._claim.exists():
+        if is_own_thread and self._uses_windows and not self._is_left_out() and not self._claim.exists():
             if self._window is not None:
                 self._stop_window()
             self._begin_window()
@@ -142,7 +142,7 @@ class Recorder(Window):
         """Make room for a profiler that the program itself starts."""
         self._is_disabled = True
         self._windows.clear()
-        if self._of_steps is not None:
+        if self._recording is not None:
             self._end_span("the program started the PyTorch profiler itself")
         if self._window is not None:
             self._stop_window()
@@ -152,7 +152,7 @@ class Recorder(Window):
         """Record nothing in a process that was forked while its parent recorded, nor windows in any."""
         super().forked()
         self._windows.clear()
-        if self._of_steps or self._window:
+        if self._recording or self._window:
             self.closed = True
             # The profiler would go on in the memory of the child.
             self._torch.autograd._enable_record_function(False)
@@ -161,13 +161,13 @@ class Recorder(Window):
     def give_up(self, error: Exception) -> None:
         """Record nothing more after an error."""
         super().give_up(error)
-        active = self._of_steps or self._window
+        active = self._recording or self._window
         if active is not None:
             with suppress(Exception):
                 active.stop()
 
     def _finish(self, reason: str) -> None:
-        if self._of_steps is not None:
+        if self._recording is not None:
             self._end_span(reason)
         if self._window is not None:
             self._end_window()
@@ -176,8 +176,8 @@ class Recorder(Window):
         self.closed = True
         if self._cycles or _CAPTURE in sys.modules:
             return
-        if self._window_said:
-            say(self._window_said.format(steps=self._count_text()))
+        if self._window_sentence:
+            say(self._window_sentence.format(steps=self._count_text()))
         elif self._is_disabled:
             say("no trace: the program runs the PyTorch profiler itself; hpcprof open reads its traces.")
         elif self._no_windows and not self._steps and not self._profile.exists():
@@ -190,7 +190,7 @@ class Recorder(Window):
 
     def _stop_ahead_of_walltime(self) -> None:
         """Write what has been recorded before the job is killed, and note it in the run."""
-        active = self._of_steps or self._window
+        active = self._recording or self._window
         if active is not None and active.thread != _thread.get_ident():
             return  # The thread that records does it at the end of its step.
         earlier = self._written
@@ -202,26 +202,26 @@ class Recorder(Window):
 
     def _advance(self) -> None:
         """Begin or end recordings where the next step begins, and mark it."""
-        active = self._of_steps or self._window
+        active = self._recording or self._window
         if active is not None:
             if active.thread != _thread.get_ident():
                 return
             active.end_mark()
-        recording = self._of_steps
+        recording = self._recording
         if recording is not None and self._span is not None:
             # A recording that has a step lasts as long as it may.
-            if recording.steps and time.monotonic() - (recording.began or 0.0) >= self._longest:
+            if recording.steps and time.monotonic() - (recording.began or 0.0) >= self._max_seconds:
                 self._span = self._span[0], self._steps - 1
             if self._steps > self._span[1]:
                 self._end_span()
         while self._span is not None and self._steps > self._span[1]:
             self._span = next(self._spans, None)
-        if self._span is not None and self._of_steps is None and self._steps >= self._span[0] - self._warmup:
+        if self._span is not None and self._recording is None and self._steps >= self._span[0] - self._warmup:
             self._prepare_span()
-        if self._of_steps is not None and self._span is not None and self._steps >= self._span[0]:
-            if self._of_steps.began is None:
-                self._of_steps.begin()
-            self._of_steps.mark(self._steps)
+        if self._recording is not None and self._span is not None and self._steps >= self._span[0]:
+            if self._recording.began is None:
+                self._recording.begin()
+            self._recording.mark(self._steps)
         elif self._window is not None:
             self._window.mark(self._steps)
 
@@ -230,17 +230,17 @@ class Recorder(Window):
         self._window.begin()
 
     def _prepare_span(self) -> None:
-        if self._left_alone() or not self._claimed():
+        if self._is_left_out() or not self._claims_rank():
             self._span = None
             self._windows.clear()
             return
         if self._window is not None:
             self._stop_window()
-        self._of_steps = Recording(self._torch, self._options)
+        self._recording = Recording(self._torch, self._options)
 
     def _end_span(self, reason: str = "") -> None:
         """Stop recording steps, and write them if one is complete."""
-        recording, self._of_steps = self._of_steps, None
+        recording, self._recording = self._recording, None
         assert recording is not None
         assert self._span is not None
         recording.stop()
@@ -276,13 +276,13 @@ class Recorder(Window):
         is_claimed = self._claim.exists() and not self._owns_claim
         if self._written is not None and window.seconds < _WINDOW_S / 2 and not window.steps:
             return False  # The program ended when it had just begun: the one before shows more.
-        return not is_claimed and not self._left_alone() and window.has_operations()
+        return not is_claimed and not self._is_left_out() and window.has_operations()
 
     def _write_window(self, window: Recording) -> None:
         window.write(self._profile)
         self._written, self._draft = window, None
         begin = (window.began or self._imported) - self._imported
-        self._window_said = (
+        self._window_sentence = (
             f"recorded {window.seconds:.2g} s of the program, {begin:.2g} s after it imported torch, since "
             "it took {steps}."
         )
@@ -291,25 +291,25 @@ class Recorder(Window):
         steps = f"only {self._steps} optimizer step{'s' * (self._steps != 1)}"
         return steps if self._steps else "no optimizer step"
 
-    def _claimed(self) -> bool:
+    def _claims_rank(self) -> bool:
         """Return whether this process is the first of its rank that takes steps, and so is recorded."""
         distributed = self._torch.distributed
         several = self._alone and distributed.is_available() and distributed.is_initialized()
         # The only rank of the job may have started several processes, as torchrun does.
         if several and distributed.get_rank() != 0:
             return False
-        return super()._claimed()
+        return super()._claims_rank()
 
-    def _left_alone(self) -> bool:
+    def _is_left_out(self) -> bool:
         """Return whether the program says itself what is to be profiled."""
         return self._is_disabled or _CAPTURE in sys.modules
 
     def _is_ready(self) -> bool:
         """Return whether a recording could see the program's GPU work, if it does any."""
-        if self._ready is None:
+        if self._ready_since is None:
             is_ready = self._torch.cuda.is_initialized() or not any(path.exists() for path in _GPUS)
-            self._ready = time.monotonic() if is_ready else None
-        return self._ready is not None
+            self._ready_since = time.monotonic() if is_ready else None
+        return self._ready_since is not None
 
     def _is_capturing(self) -> bool:
         """Return whether a CUDA graph is being captured, which starting and stopping would break."""

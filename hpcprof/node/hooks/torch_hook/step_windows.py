@@ -22,20 +22,20 @@ MARK = "hpcprof.step"
 BEGIN = "hpcprof.window"
 """The name of the empty range before the first step of a window, where steps before it are recorded too."""
 
-FIRST, FEWEST, MOST, LONGEST_S = 10, 3, 20, 10.0
-"""The first step of the window by default, its fewest and most steps, and its longest time if it has more."""
+FIRST_STEP, MIN_STEPS, MAX_STEPS, MAX_S = 10, 3, 20, 10.0
+"""The first step of the window, its minimum and maximum number of steps, and its maximum time beyond them."""
 
-_WARM_UP, _MAX_ALONE_STEPS, _FEWEST_ALONE = 3, 40, 4
-"""Steps before any that are timed alone, and the most and the fewest of these."""
+_WARM_UP_STEPS, _MAX_ALONE_STEPS, _MIN_ALONE_STEPS = 3, 40, 4
+"""Number of steps before those that are timed alone, and the maximum and minimum number of these."""
 
-_KEPT_VARIABLES = ("PATH", "HOME", "USER", "TMPDIR", "LANG", "LC_ALL")
+_NSYS_VARIABLES = ("PATH", "HOME", "USER", "TMPDIR", "LANG", "LC_ALL")
 """The environment variables of a program that `Nvtx.end` starts."""
 
-_LONGEST_END_S = 60.0
-"""The longest time for which the end of a program waits for Nsight Systems to end its session."""
+_MAX_END_S = 60.0
+"""Maximum seconds that the end of a program waits for Nsight Systems to end its session."""
 
 _ALL_THREADS = 0
-_ROCTX = (None, "librocprofiler-sdk-roctx.so")
+_ROCTX_LIBRARIES = (None, "librocprofiler-sdk-roctx.so")
 
 
 class Nvtx:
@@ -55,7 +55,7 @@ class Nvtx:
         """Have Nsight Systems end a session, which has recorded from the program's start on."""
         self.pause()  # It takes over what CUDA has recorded so far.
         # It would otherwise be a program to trace.
-        environment = {name: value for name, value in os.environ.items() if name in _KEPT_VARIABLES}
+        environment = {name: value for name, value in os.environ.items() if name in _NSYS_VARIABLES}
         silent = [(os.POSIX_SPAWN_OPEN, stream, os.devnull, os.O_RDWR, 0) for stream in (0, 1, 2)]
         with suppress(OSError):
             command = ["nsys", "stop", f"--session={session}"]
@@ -64,7 +64,7 @@ class Nvtx:
 
     def await_end(self) -> None:
         """Wait until the session has ended: nsys 2025.3 writes no report if the program ends before that."""
-        limit = time.monotonic() + _LONGEST_END_S
+        limit = time.monotonic() + _MAX_END_S
         while not self.has_ended() and time.monotonic() < limit:
             time.sleep(0.05)
 
@@ -110,7 +110,7 @@ class Roctx:
 
     @staticmethod
     def _call(function: str, *arguments: object) -> None:
-        for library in _ROCTX:
+        for library in _ROCTX_LIBRARIES:
             with suppress(OSError, AttributeError):
                 getattr(ctypes.CDLL(library), function)(*arguments)
                 return
@@ -185,12 +185,12 @@ class SessionWindow:
         self._synchronize = synchronize
         self._path = alone
         self._alone: StepsAlone | None = None
-        self._began = self._ended = self._settled = 0.0
+        self._began = self._ended = self._alone_time = 0.0
         self._last: int | None = None
 
     def before(self, steps: int) -> None:
         """Mark where the window begins, ahead of the mark of its first step."""
-        if steps == FIRST:
+        if steps == FIRST_STEP:
             self._switch.mark(BEGIN)
             self._began = time.monotonic()
 
@@ -199,9 +199,10 @@ class SessionWindow:
         if self._ended:
             self._time_alone(steps)
             return False
-        if steps == FIRST + FEWEST:
-            each = (time.monotonic() - self._began) / FEWEST
-            self._last = FIRST + self._agreed(min(MOST, max(FEWEST, int(LONGEST_S / max(each, 1e-6)))))
+        if steps == FIRST_STEP + MIN_STEPS:
+            step_s = (time.monotonic() - self._began) / MIN_STEPS
+            steps_in_time = int(MAX_S / max(step_s, 1e-6))
+            self._last = FIRST_STEP + self._agreed_steps(min(MAX_STEPS, max(MIN_STEPS, steps_in_time)))
         if steps != self._last:
             return True
         self._synchronize()
@@ -211,7 +212,7 @@ class SessionWindow:
         self._ended = time.monotonic()
         return False
 
-    def _agreed(self, steps: int) -> int:
+    def _agreed_steps(self, steps: int) -> int:
         """Return the number of steps that the first rank has chosen, which may be this one."""
         draft = self._chosen.with_name(f".{self._chosen.name}.{os.uname().nodename}.{os.getpid()}")
         with suppress(OSError, ValueError):
@@ -226,11 +227,11 @@ class SessionWindow:
         """Time steps as soon as the recording of all ranks should have ended."""
         if self._alone is not None:
             self._alone.ended(steps)
-        elif self._path is not None and not self._settled:
+        elif self._path is not None and not self._alone_time:
             if self._switch.has_ended():
                 # Other ranks may need longer, and this one waits for them.
-                self._settled = 2 * time.monotonic() - self._ended
-        elif self._path is not None and time.monotonic() >= self._settled:
+                self._alone_time = 2 * time.monotonic() - self._ended
+        elif self._path is not None and time.monotonic() >= self._alone_time:
             bounds = [steps + 1 + more for more in (0, 4, 8, 20, _MAX_ALONE_STEPS)]
             self._alone = StepsAlone(bounds, self._synchronize, self._path)
 
@@ -267,8 +268,8 @@ class StepWindows:
         self._alone: StepsAlone | None = None
         if alone is not None and self._spans:
             first = min(self._spans)[0]
-            begin = max(_WARM_UP, first - _MAX_ALONE_STEPS)
-            if first - begin >= _FEWEST_ALONE:
+            begin = max(_WARM_UP_STEPS, first - _MAX_ALONE_STEPS)
+            if first - begin >= _MIN_ALONE_STEPS:
                 self._alone = StepsAlone((begin, (begin + first) // 2, first), self._synchronize, alone)
         self._window: SessionWindow | None = None
         if window is not None and not self._spans:

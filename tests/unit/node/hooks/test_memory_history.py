@@ -99,7 +99,7 @@ def test_out_of_memory_is_kept_of_all_ranks(
     failing.ended(7)
     assert gpu.observer is not None
     # If it waited for the whole time, the test would not end.
-    monkeypatch.setattr(memory_history, "_ANSWER_S", 3600)
+    monkeypatch.setattr(memory_history, "_MAX_ANSWER_S", 3600)
     gpu.observer(0, 1 << 30, 8 << 30, 5 << 20)
     assert json.loads((tmp_path / "memory" / REQUEST).read_text())["rank"] == 0
     failed, asked = (_read(tmp_path / f"memory/rank0000{rank}.oom.pickle")[NOTES] for rank in (0, 1))
@@ -115,14 +115,14 @@ def test_out_of_memory_is_kept_of_all_ranks(
 def test_a_program_that_catches_the_error_waits_once(
     gpu: Allocator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory_history, "_ANSWER_S", 0.2)
+    monkeypatch.setattr(memory_history, "_MAX_ANSWER_S", 0.2)
     MemoryHistory(gpu, tmp_path, 0, set(), 4).start()
     assert gpu.observer is not None
     began = time.monotonic()
     gpu.observer(0, 1, 2, 3)
     assert time.monotonic() - began >= 0.2
     # If it waited again, the test would not end.
-    monkeypatch.setattr(memory_history, "_ANSWER_S", 3600)
+    monkeypatch.setattr(memory_history, "_MAX_ANSWER_S", 3600)
     gpu.observer(0, 1, 2, 3)
 
 

@@ -79,7 +79,7 @@ def test_by_default_the_twenty_steps_after_the_first_five_are_recorded(
 def test_steps_are_recorded_for_ten_seconds_at_most_unless_the_job_chose_them(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(window, "LONGEST_DEFAULT_S", 0.0)  # every step is longer
+    monkeypatch.setattr(window, "MAX_DEFAULT_S", 0.0)  # every step is longer
     train(recorder(tmp_path), 30)
     assert said(capfd) == ["hpcprof: recorded optimizer step 5 of Recorder, counted from 0."]
     assert ranges(trace(tmp_path)) == ["5"]
