@@ -14,7 +14,7 @@ import pytest
 
 from hpcprof.node import stalls
 from hpcprof.node.beside import Launches, Leftovers, Signals
-from hpcprof.node.stalls import StallWatch, compared, processes, programs, sample
+from hpcprof.node.stalls import StallWatch, processes, programs, progress_between, sample
 from tests.waiting import until
 
 
@@ -45,7 +45,7 @@ def test_a_rank_that_hardly_gets_a_cpu_computes(run: Path) -> None:
             with program(run, "nice", "-n", "19", *loop, rank=1) as process:
                 before = sample(programs(str(run)))
                 # The system adds what the rank waited when it gets a CPU: after long on a busy machine.
-                until(lambda: compared(before, sample(programs(str(run))), 2) == (False, [1]))
+                until(lambda: progress_between(before, sample(programs(str(run))), 2) == (False, [1]))
                 fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
         finally:
             owner.kill()

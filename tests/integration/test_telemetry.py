@@ -43,7 +43,7 @@ def test_the_sampler_follows_a_rank_and_ends_with_the_run(tmp_path: Path) -> Non
     script = """if True:
         import sys
         from hpcprof.node import telemetry
-        telemetry._MAX_CPU_SHARE = 1.0  # A busy machine makes a sampler that saves look for ranks once a minute.
+        telemetry._MAX_CPU_SHARE = 1.0  # Or a busy machine makes it look for ranks once a minute.
         telemetry.Sampler(sys.argv[1], "n1").run()
     """
     sampler = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], env={"PATH": os.defpath})

@@ -7,7 +7,7 @@ wrapper, so that it has its own GPU, logs and profile.
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePath
 from typing import Any
@@ -143,7 +143,7 @@ def _worker_program(command: Command, name: str, options: dict[str, str], words:
     return [python, *(["-u"] if name == "torchrun" else []), *module, *words]
 
 
-def _commands_of(job: Job) -> list[Command]:
+def _commands_of(job: Job) -> Iterable[Command]:
     """Return the commands that a program of the user's starts."""
     return commands(job.arguments, job.directory) if job.workload is None else []
 
