@@ -118,6 +118,7 @@ def _device_edges(calls: HostCalls, work: Work, events: Ints, node: Ints) -> tup
     np.maximum.at(signalled, target, work.end[source])
     launch, gap = np.zeros(len(work), np.int64), np.zeros(len(work), np.int64)
     ready = np.maximum(ahead, signalled)
+    gaps = work.start - ahead
     # Copies differ by name: those from pageable memory start after the host has moved them to pinned memory.
     kind = np.where(work.category == Category.MEM, len(Category) + work.name, work.category)
     for number in np.unique(kind).tolist():
@@ -125,7 +126,10 @@ def _device_edges(calls: HostCalls, work: Work, events: Ints, node: Ints) -> tup
         idle = is_kind & (launched > ready) & (work.start - launched < _BACKLOG_NS)
         queued = is_kind & (launched + _MAX_BACKLOG_NS < ahead) & (signalled < ahead)
         launch[is_kind] = _median(work.start[idle] - launched[idle], _LAUNCH_NS)
-        gap[is_kind] = _median(work.start[queued] - ahead[queued], _GAP_NS)
+        gap_of_queued = _median(gaps[queued], _GAP_NS)
+        # A few that queued may have waited for something else as well: most of the kind leave less.
+        odd = gap_of_queued > _median(gaps[is_kind], _GAP_NS) + ODD_NS
+        gap[is_kind] = _GAP_NS if odd else gap_of_queued
     waited = (signalled > ahead) & (launched + _MAX_BACKLOG_NS < signalled)
     event = _median(work.start[waited] - signalled[waited], _EVENT_NS)
     expected = np.maximum.reduce([launched + launch, ahead + gap, signalled + event])

@@ -69,6 +69,20 @@ def test_a_wait_for_a_whole_gpu_is_known_by_its_name_where_the_profile_records_n
     assert walls_of(unrecorded) == walls_of(recorded)
 
 
+def test_a_few_copies_that_queued_oddly_delay_no_other_copy() -> None:
+    """Rebuilt from a public export: cudaFree ended each step, and only one copy had queued."""
+    copy = Launch(US, category=Category.MEM, name="copy")
+    alone = (copy, Launch(70 * US), Wait(None)) * 10
+    inputs = inputs_of(simulate([(Launch(100 * US), copy, Host(500 * US), Wait(None), *alone)], STEPS))
+    timeline = inputs.read(0)
+    later = np.where(np.arange(len(timeline.memops)) % 11 == 0, 300 * US, 0)
+    memops = replace(timeline.memops, start=timeline.memops.start + later, end=timeline.memops.end + later)
+    built = replayable(replace(inputs, read=lambda _: replace(timeline, memops=memops)))
+    assert isinstance(built, Replayable)
+    measured = Replay(built.graph).walls(built.graph.observed).tolist()
+    assert walls_of(built) == pytest.approx(measured, rel=0.02)
+
+
 def walls_of(built: Replayable) -> list[int]:
     replay = Replay(built.graph)
     found: list[int] = replay.walls(replay.unchanged).tolist()
