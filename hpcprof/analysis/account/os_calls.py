@@ -15,7 +15,7 @@ def os_calls(timeline: Timeline) -> Outcome:
     """Return the calls in steps by name, on the thread that marks the steps, and their time outside MPI.
 
     Calls inside others do not count, and neither does the polling of an MPI library. Without steps, the
-    calls are those of the first thread in the whole capture.
+    calls are those of the first thread in the whole capture, and no time is per step.
     """
     calls, file = timeline.os_calls, timeline.origin.path.name
     if not len(calls):
@@ -39,7 +39,8 @@ def os_calls(timeline: Timeline) -> Outcome:
         total, number = int(time[rows].sum()), int(np.count_nonzero(time[rows]))
         if number and text is not None:
             call = {"call": text, "kind": kind_of_call(text), "calls": number, "total_ns": total}
-            times = {"ns_per_step": round(total / max(len(steps), 1)), "max_ns": int(time[rows].max())}
+            per_step = round(total / len(steps)) if len(steps) else None
+            times = {"ns_per_step": per_step, "max_ns": int(time[rows].max())}
             table.append(call | times)
     if not table:
         return no_rows(f"no calls of the OS runtime in steps of {file}")

@@ -191,11 +191,12 @@ def _without_steps(steps: Mapping[int, Sized], timeline: Timeline) -> str:
         return ""
     if is_empty(timeline):
         return f"nothing was recorded on {named_ranks(without)}"
+    if timeline.origin.gpus and not len(timeline.kernels) + len(timeline.graphs):
+        remedy = "" if len(timeline.calls) else for_profiler(RECORD_KERNELS, timeline.origin.kind)
+        return f"no kernel is recorded on {named_ranks(without)}{remedy}"
     clause = "known as a step; name one (hpcprof collect --step-range NAME), or mark steps"
     if not len(timeline.ranges):
         clause = "recorded that could be a step; mark steps"
-    if timeline.origin.gpus and not timeline.operation_count:
-        clause += for_profiler(f"; no work of the GPU is recorded{RECORD_KERNELS}", timeline.origin.kind)
     return f"no range of {named_ranks(without)} is {clause}"
 
 

@@ -85,6 +85,9 @@ _FEWEST_LAYERS = 4
 _MAX_END_RATIO = 4.0
 """Maximum ratio of the first and the last period to the median: programs load and compile at first."""
 
+_END_PERIODS = 16
+"""Number of periods at each end whose median counts as well: the steps of a factorization shrink."""
+
 _MAX_COUNT_RATIO = 1.1
 """Maximum ratio of the counts of kinds that occur equally often."""
 
@@ -311,8 +314,14 @@ def _regular_marks(launched: _Launched, marks: Ints) -> Ints:
     is_similar, length = _similar_periods(launched.family, marks), np.diff(launched.start[marks])
     if not is_similar.any():
         return marks[:0]
-    usual = np.flatnonzero(is_similar & (length <= _MAX_END_RATIO * np.median(length[is_similar])))
-    inside = slice(int(usual[0]), int(usual[-1]) + 1)
+    alike = length[is_similar]
+    first, last = (
+        np.flatnonzero(is_similar & (length <= _MAX_END_RATIO * max(np.median(alike), np.median(beside))))[
+            end
+        ]
+        for beside, end in ((alike[:_END_PERIODS], 0), (alike[-_END_PERIODS:], -1))
+    )
+    inside = slice(int(first), int(last) + 1)
     is_similar, length = is_similar[inside], length[inside]
     regular = (
         is_similar.mean() >= _MIN_SIMILAR_SHARE

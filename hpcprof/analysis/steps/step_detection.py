@@ -140,6 +140,10 @@ _ALWAYS = KNOWN[:3]
 """A single range with these names is a step; others have to repeat."""
 
 
+_MIN_REPEATED_PCT = 10.0
+"""Minimum share of the capture, in percent, of an unknown range that is proposed as a step."""
+
+
 @dataclass(frozen=True)
 class StepCandidate:
     """A range that may be the step of a rank."""
@@ -364,6 +368,8 @@ def _source(name: str, ranges: Ranges, covered: float) -> str:
         return kind.source if len(ranges) >= enough else SINGLE if single else ""
     threads = rows_by_key(ranges.process, ranges.thread) if len(ranges) else []
     if max((len(thread_rows) for _, thread_rows in threads), default=0) < MIN_INSTANCES:
+        return ""
+    if covered < _MIN_REPEATED_PCT:
         return ""
     return AUTOMATIC if covered >= MIN_COVERAGE_PCT else REPEATS
 

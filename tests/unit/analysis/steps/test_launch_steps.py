@@ -96,6 +96,14 @@ def test_other_work_between_periods_and_slow_first_ones_are_allowed() -> None:
     assert (steps.name, len(steps)) == ("kernel:embed", 11)
 
 
+def test_steps_of_a_factorization_shrink_and_all_count() -> None:
+    """Rebuilt from a public export of Rodinia's gaussian: its first steps take 4 times the median."""
+    sizes = [20, *(40 - i for i in range(30)), *[8] * 40]
+    profile = launching(*(launch for size in sizes for launch in (("Fan1", 1), ("Fan2", size))))
+    steps = steps_of(profile)
+    assert len(steps) == len(sizes) - 1
+
+
 def test_a_loop_after_a_long_setup_covers_the_time_of_kernels() -> None:
     setup: list[Launch] = [("load", 90_000)]
     assert steps_of(launching(*setup, *TOKEN * 12)).name == "kernel:embed"

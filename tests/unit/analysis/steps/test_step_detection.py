@@ -268,6 +268,9 @@ def test_without_steps_a_sentence_names_what_could_be_taken() -> None:
         "thread and covers 50 % of the capture on every rank; load, run may be the step: "
         "hpcprof collect --step-range load takes the first"
     )
+    # Layers of one execution, before which a program loads for long, are no steps.
+    loading = [(-100_000, 0, "load"), *((i * 100, i * 100 + 10, "layer") for i in range(8))]
+    assert no_steps(timeline([], loading)).endswith("on every rank")
     assert no_steps(timeline([], [])) == "nothing was recorded in rank00000.sqlite"
     named = dataclasses.replace(timeline([], marks), step_range=StepRange("lod"))
     assert (
