@@ -65,6 +65,11 @@ class InformationRequested(Exception):
         self.text = text
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of an exception's message without its full stop."""
+    return (str(error).splitlines() or ["no message"])[0].rstrip(".")
+
+
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
     """Turn an OSError in the block into a `DamagedInput` that names the file."""
@@ -87,8 +92,7 @@ def errors_as_damage(path: Path) -> Iterator[None]:
     except (HpcprofError, MemoryError):
         raise
     except Exception as error:
-        first = (str(error).splitlines() or ["no message"])[0].rstrip(".")
-        damage = DamagedInput(f"{path} cannot be read: {type(error).__name__}: {first}.")
+        damage = DamagedInput(f"{path} cannot be read: {type(error).__name__}: {first_line(error)}.")
         # Unlike the cause, this survives pickling between processes.
         damage.traceback = traceback.format_exc()
         raise damage from error

@@ -29,6 +29,11 @@ def modification_time(path: Path) -> float:
         return 0.0
 
 
+def read_only_uri(database: Path) -> str:
+    """Return the URI with which SQLite opens a file for reading only; spaces, '?', '#' and '%' are quoted."""
+    return f"{database.absolute().as_uri()}?mode=ro"
+
+
 def working_folder() -> Path:
     """Return the working folder by the shell's name for it: its links may lead elsewhere on other nodes."""
     named = Path(os.environ.get("PWD", ""))

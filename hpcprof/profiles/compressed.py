@@ -11,7 +11,7 @@ from typing import IO, Any
 
 import msgspec
 
-from hpcprof.common.errors import DamagedInput
+from hpcprof.common.errors import DamagedInput, first_line
 from hpcprof.common.units import counted, format_bytes
 from hpcprof.profiles.input_bounds import bomb, max_unpacked_bytes
 from hpcprof.profiles.readers.declaration import Reader
@@ -118,5 +118,4 @@ def _read_block(file: Path, source: IO[bytes] | Any) -> bytes:
     try:
         return bytes(source.read(_CHUNK))
     except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
-        first = str(error).splitlines()[0].rstrip(".")
-        raise DamagedInput(f"{file} is damaged or truncated: {first}.") from None
+        raise DamagedInput(f"{file} is damaged or truncated: {first_line(error)}.") from None

@@ -2,7 +2,7 @@
 
 import re
 
-from hpcprof.profiles.columns.unique import named
+from hpcprof.profiles.columns.unique import name_matches
 from hpcprof.profiles.timeline import OsCalls, Timeline
 
 FILES, WAITS, OTHER = "files", "waits", "other"
@@ -27,11 +27,11 @@ _KINDS = {
 
 
 def kind_of_call(name: str) -> str:
-    """Return what a call does: it is about `FILES`, it `WAITS` for something else, or `OTHER`."""
+    """Return the kind of a call: it is about `FILES`, it `WAITS` for something else, or `OTHER`."""
     return next((kind for kind, pattern in _KINDS.items() if re.fullmatch(pattern, name)), OTHER)
 
 
 def file_calls(timeline: Timeline) -> OsCalls:
     """Return the calls that read, write or open files."""
     calls = timeline.os_calls
-    return calls.take(named(timeline, calls.name, lambda name: kind_of_call(name) == FILES))
+    return calls.take(name_matches(timeline, calls.name, lambda name: kind_of_call(name) == FILES))

@@ -18,7 +18,7 @@ def take_part(timeline: Timeline, part: ProfilePart) -> Timeline:
     """
     if part.merged:
         merged = Loss(LossKind.MERGED, Subject.CAPTURE, len(part.of.processes))
-        return _with_losses(timeline, (*timeline.origin.losses, merged))
+        return timeline.with_losses([merged])
     tables = {}
     lost = list(timeline.origin.losses)
     for name, subject in PROCESS_TABLES.items():
@@ -30,12 +30,8 @@ def take_part(timeline: Timeline, part: ProfilePart) -> Timeline:
         lost = [loss for loss in lost if loss.kind in (LossKind.DIAGNOSTIC, LossKind.NOTE)]
     if part.of.ranks is None:
         lost.append(Loss(LossKind.NUMBERED, Subject.CAPTURE, len(part.of.processes)))
-    return _with_losses(replace(timeline, **tables), tuple(lost))
+    return replace(timeline, origin=replace(timeline.origin, losses=tuple(lost)), **tables)
 
 
 def _mask_of_part(process: Ints, processes: Collection[int]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     return np.isin(process, np.array([*processes], np.int64))
-
-
-def _with_losses(timeline: Timeline, losses: tuple[Loss, ...]) -> Timeline:
-    return replace(timeline, origin=replace(timeline.origin, losses=losses))

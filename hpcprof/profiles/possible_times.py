@@ -24,7 +24,7 @@ import numpy as np
 from hpcprof.common.units import format_ns
 from hpcprof.profiles.columns.joins import launch_pairs
 from hpcprof.profiles.columns.ordering import ascends
-from hpcprof.profiles.columns.unique import distinct, named, numbered_rows, rows_by_key
+from hpcprof.profiles.columns.unique import distinct, name_matches, numbered_rows, rows_by_key
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
 from hpcprof.profiles.timeline import (
     ApiCalls,
@@ -78,33 +78,40 @@ _CLOCK_TOLERANCE_NS = 20_000
 """Tolerated error of a GPU's clock; a smaller contradiction between clocks is left as recorded."""
 _USUAL_LAUNCH_NS = 5_000
 """Time from a launch call to the start of its operation on an idle GPU."""
-_FEWEST_SHIFTED = 5
-"""Minimum operations before their launch that make the clock wrong and not the rows, or all if fewer."""
+_MIN_EARLY_OPERATIONS = 5
+"""Minimum early operations that prove a wrong clock instead of wrong rows; all if there are fewer."""
 _UNORDERED_SHARE = 0.25
 """Minimum share of operations over a successor that shows a stream without an order."""
 _OVERLAP_TOLERANCE_NS = 1_000
 """Tolerated overlap with a successor's end, which rounding of stamps explains."""
 _MAX_QUEUED_OPERATIONS = 1_024
-"""Operations that may wait on a stream when the host's last event is over: more make the launch wait."""
-_OUTLIER = 4
+"""Maximum operations queued on a stream after the host's last event: a launch beyond them waits."""
+_OUTLIER_RATIO = 4
 """Minimum ratio to the usual share of the GPU's time for a kernel that runs into its successor on a queue.
 
 Kernels that share caches badly take up to twice their share, and their work varies up to twofold: of 100
 clean captures that `benchmarks/overruns.py` simulates none has a kernel left out.
 """
-_FEWEST_OTHERS = 5
+_MIN_OTHERS = 5
 _MAX_USUAL_RATIO = 1.5
 """Maximum ratio to the median time of a kernel for a usual one."""
 
 
 def with_possible_times(timeline: Timeline) -> Timeline:
     """Return a timeline, as a reader built it, without impossible times; the same one if it has none."""
-    for mend in (_with_stamps, _on_threads, _on_one_clock, _in_order, _within_capture, _with_open_ranges):
-        timeline = mend(timeline)
+    for check in (
+        _without_impossible_stamps,
+        _without_late_host_events,
+        _with_aligned_clocks,
+        _without_overruns,
+        _without_late_operations,
+        _with_open_ranges,
+    ):
+        timeline = check(timeline)
     return timeline
 
 
-def _with_stamps(timeline: Timeline) -> Timeline:
+def _without_impossible_stamps(timeline: Timeline) -> Timeline:
     plausible_rows = {}
     for name in _TABLES:
         table = getattr(timeline, name)
@@ -158,7 +165,7 @@ def _without_far_zeros(timeline: Timeline, plausible_rows: dict[str, Mask]) -> d
     return {name: mask & ~zero[name] for name, mask in plausible_rows.items()}
 
 
-def _on_threads(timeline: Timeline) -> Timeline:
+def _without_late_host_events(timeline: Timeline) -> Timeline:
     """Leave out host events that last beyond the capture over later ones of their name on their thread."""
     starts = [int(table.start.max()) for name in _TABLES if len(table := getattr(timeline, name))]
     last, masks = max(starts, default=0), {}
@@ -171,16 +178,16 @@ def _on_threads(timeline: Timeline) -> Timeline:
             rows, first = beyond[group], table.take(beyond[group[:1]])
             same = inside & (table.name == first.name) & (table.thread == first.thread)
             same &= table.process == first.process
-            if np.count_nonzero(same) >= _FEWEST_OTHERS:
+            if np.count_nonzero(same) >= _MIN_OTHERS:
                 latest, longest = table.start[same].max(), (table.end[same] - table.start[same]).max()
                 masks[name][rows] = table.start[rows] >= latest
-                masks[name][rows] |= table.end[rows] <= last + _OUTLIER * longest
+                masks[name][rows] |= table.end[rows] <= last + _OUTLIER_RATIO * longest
     return _without_masked(timeline, masks, LossKind.OVERRUN)
 
 
-def _on_one_clock(timeline: Timeline) -> Timeline:
+def _with_aligned_clocks(timeline: Timeline) -> Timeline:
     """Shift the clock of each GPU between its launches and waits, and leave out what is still too early."""
-    lag, begun = _launch_lags(timeline)
+    lag, call_start = _launch_lags(timeline)
     if not len(lag):
         return timeline
     (device,) = timeline.of_operations("device")
@@ -188,10 +195,10 @@ def _on_one_clock(timeline: Timeline) -> Timeline:
     shift = {}
     for number in distinct(device[rows]).tolist():
         on_device = rows[device[rows] == number]
-        latest = _latest_shift(timeline, number, on_device, begun[on_device])
-        if moved := _shift(timeline, on_device, lag[on_device], begun[on_device], latest):
-            shift[number] = moved
-            lag[on_device] += moved
+        latest = _latest_shift(timeline, number, on_device, call_start[on_device])
+        if shift_ns := _clock_shift(timeline, on_device, lag[on_device], call_start[on_device], latest):
+            shift[number] = shift_ns
+            lag[on_device] += shift_ns
     if shift:
         timeline = _shift_gpus(timeline, shift)
     early = (lag < -_CLOCK_TOLERANCE_NS) & (lag != _UNKNOWN_NS)
@@ -210,40 +217,40 @@ def _launch_lags(timeline: Timeline) -> tuple[Ints, Ints]:
         return np.empty(0, np.int64), np.empty(0, np.int64)
     (start,) = timeline.of_operations("start")
     operation, call = launch_pairs(timeline)
-    begun = np.full(len(start), np.iinfo(np.int64).max)
+    call_start = np.full(len(start), np.iinfo(np.int64).max)
     # The last assignment wins: of nested calls, the outer call comes first.
-    begun[operation[::-1]] = timeline.calls.start[call[::-1]]
+    call_start[operation[::-1]] = timeline.calls.start[call[::-1]]
     lag = np.full(len(start), _UNKNOWN_NS)
-    lag[operation] = start[operation] - begun[operation]
-    return lag, begun
+    lag[operation] = start[operation] - call_start[operation]
+    return lag, call_start
 
 
-def _is_constant(timeline: Timeline, rows: Ints, begun: Ints, early: Mask, offset: int) -> bool:
-    """Return whether a GPU's clock explains operations before their launch, and not wrong stamps of rows.
+def _is_constant(timeline: Timeline, rows: Ints, call_start: Ints, early: Mask, offset: int) -> bool:
+    """Return whether a GPU's clock, and not wrong stamps of rows, explains operations before their launch.
 
     A constant offset keeps the order of the launches on each stream, and makes all operations early, at least
     most of them, whose stream was idle when they were launched.
     """
     start, end, stream = (column[rows] for column in timeline.of_operations("start", "end", "stream"))
-    order = np.lexsort((begun, stream))
+    order = np.lexsort((call_start, stream))
     before, after = order[:-1], order[1:]
     in_stream = stream[before] == stream[after]
     disordered = in_stream & (start[after] < start[before] - _CLOCK_TOLERANCE_NS)
-    idle = after[in_stream & (end[before] + offset < begun[after])]
+    idle = after[in_stream & (end[before] + offset < call_start[after])]
     return not disordered.any() and 2 * np.count_nonzero(early[idle]) >= len(idle)
 
 
-def _shift(timeline: Timeline, rows: Ints, lag: Ints, begun: Ints, latest: int | None) -> int:
-    """Return by how much to shift a clock, given lags behind launches; 0 if it need not or cannot be.
+def _clock_shift(timeline: Timeline, rows: Ints, lag: Ints, call_start: Ints, latest: int | None) -> int:
+    """Return the shift of a clock in ns, given lags behind launches; 0 if it is right or no shift mends it.
 
     ``latest`` is the largest shift with which every operation ends before the call that waited for it.
     """
     early = lag < -_CLOCK_TOLERANCE_NS
     if early.any():
         # Fewer odd rows among many must not decide.
-        fewest = min(_FEWEST_SHIFTED, len(lag)) - 1
+        fewest = min(_MIN_EARLY_OPERATIONS, len(lag)) - 1
         needed = -int(np.partition(lag, fewest)[fewest])
-        constant = needed > _CLOCK_TOLERANCE_NS and _is_constant(timeline, rows, begun, early, needed)
+        constant = needed > _CLOCK_TOLERANCE_NS and _is_constant(timeline, rows, call_start, early, needed)
         if not constant or (latest is not None and needed > latest + _CLOCK_TOLERANCE_NS):
             return 0
         room = _USUAL_LAUNCH_NS if latest is None else min(_USUAL_LAUNCH_NS, max(0, latest - needed) // 2)
@@ -253,34 +260,34 @@ def _shift(timeline: Timeline, rows: Ints, lag: Ints, begun: Ints, latest: int |
     return 0
 
 
-def _latest_shift(timeline: Timeline, device: int, rows: Ints, begun: Ints) -> int | None:
+def _latest_shift(timeline: Timeline, device: int, rows: Ints, call_start: Ints) -> int | None:
     """Return the largest shift with which operations end before calls return that waited for them.
 
-    None if no such call is recorded. ``rows`` are the operations of the GPU, ``begun`` the begins of their
-    launch calls.
+    None if no such call is recorded. ``rows`` are the operations of the GPU, ``call_start`` the begins of
+    their launch calls.
     """
     end, stream = (column[rows] for column in timeline.of_operations("end", "stream"))
     delays = [np.empty(0, np.int64)]
-    for waited, waits in _waits(timeline, device, stream):
+    for waited, waits in _waited_operations(timeline, device, stream):
         waiting = np.flatnonzero(waited)
-        order = waiting[np.argsort(begun[waiting], kind="stable")]
-        before = np.searchsorted(begun[order], waits.start)
+        order = waiting[np.argsort(call_start[waiting], kind="stable")]
+        before = np.searchsorted(call_start[order], waits.start)
         ended = np.append(0, np.maximum.accumulate(end[order]))[before]
         delays.append((waits.end - ended)[before > 0])
     shifts = np.sort(np.concatenate(delays))
     return int(shifts[len(shifts) // 20]) if len(shifts) else None
 
 
-def _waits(
+def _waited_operations(
     timeline: Timeline, device: int, stream: Ints
 ) -> Iterator[tuple[Mask, ApiCalls | Synchronizations]]:
-    """Yield operations of a GPU that are waited for, and the waits: for all of them, and for each stream.
+    """Yield masks of operations that the host waits for, each with its waits: of a GPU, and of each stream.
 
     ``stream`` is that of each of its operations.
     """
     if len(distinct(timeline.kernels.device)) == 1:
         alone = len(distinct(stream)) == 1
-        waits = named(timeline, timeline.calls.name, waits_for_stream if alone else waits_for_device)
+        waits = name_matches(timeline, timeline.calls.name, waits_for_stream if alone else waits_for_device)
         yield np.ones(len(stream), bool), timeline.calls.take(waits)
     stream_waits = timeline.synchronizations
     stream_waits = stream_waits.take((stream_waits.kind == SyncKind.STREAM) & (stream_waits.device == device))
@@ -289,25 +296,25 @@ def _waits(
 
 
 def _shift_gpus(timeline: Timeline, shift: dict[int, int]) -> Timeline:
-    """Return a timeline with the times of GPUs shifted, by device and ns, and say so."""
+    """Shift the times of GPUs by the ns of ``shift`` for each device, and add a loss for each clock."""
     tables = {}
     lost = []
     for name in _DEVICE_TABLES:
         table = getattr(timeline, name)
-        moved = np.zeros(len(table), np.int64)
+        shifts = np.zeros(len(table), np.int64)
         for number, shift_ns in shift.items():
-            moved[table.device == number] = shift_ns
-        tables[name] = replace(table, start=table.start + moved, end=table.end + moved)
+            shifts[table.device == number] = shift_ns
+        tables[name] = replace(table, start=table.start + shifts, end=table.end + shifts)
     count = timeline.operation_count
     (device,) = timeline.of_operations("device")
     for number, shift_ns in shift.items():
         on_device = int(np.count_nonzero(device == number))
         amount = f"{format_ns(abs(shift_ns))} {'behind' if shift_ns > 0 else 'ahead of'}"
         lost.append(Loss(LossKind.CLOCK, Subject.OPERATION, on_device, count, amount))
-    return _with_losses(replace(timeline, **tables), lost)
+    return replace(timeline, **tables).with_losses(lost)
 
 
-def _in_order(timeline: Timeline) -> Timeline:
+def _without_overruns(timeline: Timeline) -> Timeline:
     if timeline.operation_count < 2:
         return timeline
     if timeline.origin.ordered_streams:
@@ -333,7 +340,7 @@ def _over_successors(work: Operations) -> Mask:
             (end[:-1] > end[1:] + _OVERLAP_TOLERANCE_NS) & (start[1:] > start[:-1] + _OVERLAP_TOLERANCE_NS)
         )
         if len(later):
-            later = later[~_of_one_launch(work, rows)[later]]
+            later = later[~_shares_launch(work, rows)[later]]
         if len(later) <= _UNORDERED_SHARE * len(rows):
             over[rows[later]] = True
     suspects = np.flatnonzero(over)
@@ -342,7 +349,7 @@ def _over_successors(work: Operations) -> Mask:
 
 
 def _has_usual_length(work: Operations, rows: Ints) -> Mask:
-    """Return which rows are kernels whose length is usual for their name, so that nothing is wrong with it.
+    """Return a mask of the kernels whose length is usual for their name, so that nothing is wrong with it.
 
     AMD's firmware reports overlaps on a queue (ROCm/rocm-systems#1568), and with CUDA's programmatic
     dependent launch a kernel begins before its predecessor has ended.
@@ -350,13 +357,13 @@ def _has_usual_length(work: Operations, rows: Ints) -> Mask:
     usual, length = np.zeros(len(rows), bool), work.end - work.start
     for name in distinct(work.name[rows]).tolist():
         same_name = (work.name == name) & (work.category == Category.COMP)
-        if np.count_nonzero(same_name) > _FEWEST_OTHERS:
+        if np.count_nonzero(same_name) > _MIN_OTHERS:
             usual |= same_name[rows] & (length[rows] <= _MAX_USUAL_RATIO * np.median(length[same_name]))
     return usual
 
 
 def _over_usual_length(timeline: Timeline) -> Mask:
-    """Return which operations run into the next one on their queue, far beyond their share of the GPU.
+    """Return a mask of the operations that run into the next one on their queue, far beyond their GPU share.
 
     Queues of AMD and Intel run kernels side by side, so an overlap alone proves nothing. But a kernel that
     computes does the same work on the same grid, alone or not.
@@ -369,19 +376,19 @@ def _over_usual_length(timeline: Timeline) -> Mask:
     late &= kernels.category == Category.COMP
     if not late.any():
         return over
-    share = _shares(kernels)
+    share = _gpu_time_shares(kernels)
     kinds, number = numbered_rows(kernels.name, *kernels.grid.T)
     least = np.full(len(kinds), np.inf)
     np.minimum.at(least, number, share)
-    late &= share > _OUTLIER * least[number]
+    late &= share > _OUTLIER_RATIO * least[number]
     for kind in distinct(number[late]).tolist():
         same_kind = number == kind
-        if np.count_nonzero(same_kind) > _FEWEST_OTHERS:
-            over[: len(late)] |= late & same_kind & (share > _OUTLIER * np.median(share[same_kind]))
+        if np.count_nonzero(same_kind) > _MIN_OTHERS:
+            over[: len(late)] |= late & same_kind & (share > _OUTLIER_RATIO * np.median(share[same_kind]))
     return over
 
 
-def _shares(kernels: Kernels) -> Floats:
+def _gpu_time_shares(kernels: Kernels) -> Floats:
     """Return the time of each kernel in ns, in which n kernels at once have an n-th each."""
     share = np.zeros(len(kernels))
     for _, rows in rows_by_key(kernels.device):
@@ -395,22 +402,22 @@ def _shares(kernels: Kernels) -> Floats:
     return share
 
 
-def _of_one_launch(work: Operations, rows: Ints) -> Mask:
-    """Return which rows, or the rows after them, share their launch with another operation."""
+def _shares_launch(work: Operations, rows: Ints) -> Mask:
+    """Return a mask of the rows that share their launch with another operation, or whose successor does."""
     _, number = numbered_rows(work.process[rows], work.correlation[rows])
     shared = (np.bincount(number)[number] > 1) & (work.correlation[rows] >= 0)
     shared[:-1] |= shared[1:]
     return shared
 
 
-def _within_capture(timeline: Timeline) -> Timeline:
+def _without_late_operations(timeline: Timeline) -> Timeline:
     host = [table for table in (timeline.calls, timeline.ranges, timeline.operators) if len(table)]
     if not host:
         return timeline
     last = max(int(table.end.max()) for table in host)
     start, end = timeline.of_operations("start", "end")
     length, inside = end - start, end <= last
-    if inside.all() or np.count_nonzero(inside) < _FEWEST_OTHERS:
+    if inside.all() or np.count_nonzero(inside) < _MIN_OTHERS:
         return timeline
     longest = int(length[inside].max())
     late = (end > last + _MAX_QUEUED_OPERATIONS * longest) & (length > longest)
@@ -426,7 +433,7 @@ def _with_open_ranges(timeline: Timeline) -> Timeline:
     np.maximum.at(last, number, ranges.start)
     count = int(np.count_nonzero((ranges.closed == 0) & (ranges.start < last[number])))
     lost = [Loss(LossKind.OPEN, Subject.RANGE, count, len(ranges))] if count else []
-    return _with_losses(timeline, lost)
+    return timeline.with_losses(lost)
 
 
 def _without_operations(timeline: Timeline, plausible_rows: Mask, kind: LossKind) -> Timeline:
@@ -451,8 +458,4 @@ def _without_rows(timeline: Timeline, plausible_rows: dict[str, Mask], lost: lis
         for name, mask in plausible_rows.items()
         if len(mask) and not mask.all()
     }
-    return _with_losses(replace(timeline, **tables), lost) if tables else timeline
-
-
-def _with_losses(timeline: Timeline, lost: list[Loss]) -> Timeline:
-    return replace(timeline, origin=replace(timeline.origin, losses=(*timeline.origin.losses, *lost)))
+    return replace(timeline, **tables).with_losses(lost) if tables else timeline

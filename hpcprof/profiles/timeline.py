@@ -6,7 +6,7 @@ no name. All columns of a table have the same length, and rows keep the profiler
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -133,6 +133,11 @@ _NO_COLUMN: Ints = np.empty(0, np.int64)
 
 def _default() -> Ints:
     return _NO_COLUMN
+
+
+def empty_columns(names: Iterable[str]) -> IntColumns:
+    """Return columns without rows."""
+    return {name: np.empty(0, np.int64) for name in names}
 
 
 def along_axes(sizes: Sequence[Ints]) -> Ints:
@@ -388,7 +393,7 @@ class Functions(Spans):
 
 @dataclass(frozen=True)
 class CpuCounters(Spans):
-    """By how much counters of the CPU grew on a thread between two readings, one row for each counter.
+    """Growth of counters of the CPU on a thread between two readings, one row for each counter.
 
     ``counter`` is a text: `INSTRUCTIONS` or `CYCLES`.
     """
@@ -531,6 +536,10 @@ class Timeline:
         """Return the strings of ``ids``, of shape (n,), as n texts; None for `NO_NAME`."""
         texts = [*self.strings.tolist(), None]  # `NO_NAME` is -1 and so selects the last element.
         return [texts[i] for i in ids.tolist()]
+
+    def with_losses(self, losses: Iterable[Loss]) -> "Timeline":
+        """Return the timeline with further losses of its origin."""
+        return replace(self, origin=replace(self.origin, losses=(*self.origin.losses, *losses)))
 
     @property
     def operation_count(self) -> int:

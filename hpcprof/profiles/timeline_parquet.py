@@ -321,7 +321,7 @@ def _described_origin(described: Mapping[str, Any]) -> Origin:
 
 
 def overlaps_window(start: Ints, end: Ints, start_ns: int, end_ns: int) -> Mask:
-    """Return which rows overlap a window of time, without its end; one of no duration lies in it."""
+    """Return a mask of the rows that overlap a window of time, without its end; empty ones lie in it."""
     return (start < end_ns) & ((end > start_ns) | (start >= start_ns))
 
 

@@ -48,8 +48,8 @@ def test_a_machine_of_many_cores_adds_little_to_the_bound(
     pa.set_cpu_count(64)
     try:
         with reading_profile(tmp_path):
-            added = resource.getrlimit(resource.RLIMIT_DATA)[0] - input_bounds._outside_bytes[0]
-            assert (added, pa.cpu_count()) == (input_bounds.LEAST_MEMORY + (128 << 20), 8)
+            added = resource.getrlimit(resource.RLIMIT_DATA)[0] - input_bounds._memory_before_and_limit[0]
+            assert (added, pa.cpu_count()) == (input_bounds.ALWAYS_ALLOWED_MEMORY + (128 << 20), 8)
         assert pa.cpu_count() == 64
     finally:
         pa.set_cpu_count(threads)
@@ -74,7 +74,8 @@ def take():
         with input_bounds.bounded(Path("rank0.sqlite"), 1 << 40):
             bytearray(100_000_000)
 
-input_bounds.LEAST_MEMORY, input_bounds.MEMORY_RATIO, input_bounds._RESERVED_PER_THREAD = 60_000_000, 2, 0
+input_bounds.ALWAYS_ALLOWED_MEMORY, input_bounds.MEMORY_RATIO = 60_000_000, 2
+input_bounds._RESERVED_PER_THREAD = 0
 before = resource.getrlimit(resource.RLIMIT_DATA)
 refused(take)
 assert resource.getrlimit(resource.RLIMIT_DATA) == before

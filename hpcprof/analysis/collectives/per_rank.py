@@ -13,7 +13,13 @@ from hpcprof.analysis.steps.step_ranges import OUTSIDE, step_numbers
 from hpcprof.common.units import counted
 from hpcprof.profiles.columns.intervals import coverage
 from hpcprof.profiles.columns.joins import launch_pairs, pair_keys
-from hpcprof.profiles.columns.unique import distinct, named, numbered_rows, object_array, position_in_group
+from hpcprof.profiles.columns.unique import (
+    distinct,
+    name_matches,
+    numbered_rows,
+    object_array,
+    position_in_group,
+)
 from hpcprof.profiles.kernel_classification import carried_out, load
 from hpcprof.profiles.readers.nsys import NSYS
 from hpcprof.profiles.timeline import NO_BYTES, NO_NAME, NO_PEER, UNKNOWN_RANKS, Category, Ints, Timeline
@@ -183,7 +189,7 @@ def _from_calls(timeline: Timeline) -> tuple[_Collectives, list[str]]:
     communicators = np.bincount(pairs[:, 0], minlength=len(carriers))
     # Each kernel in a replayed graph carries out a call of its own, in the same order.
     replays = np.zeros(len(carriers), bool)
-    replays[owner] = named(timeline, timeline.calls.name[launch], launches_graph)
+    replays[owner] = name_matches(timeline, timeline.calls.name[launch], launches_graph)
     replays &= count == np.bincount(carrier, minlength=len(carriers))
     distinguishable = (count > 0) & ((count == 1) | (communicators == 1) | replays)
     owners = np.flatnonzero(distinguishable[carrier])

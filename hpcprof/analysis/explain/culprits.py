@@ -31,7 +31,7 @@ from hpcprof.analysis.statistics.grouped import sums
 from hpcprof.analysis.steps.step_ranges import shown_name, steps_of
 from hpcprof.analysis.steps.streams import NO_CALL, launch_calls
 from hpcprof.analysis.steps.wall_time import StepTimes, step_intervals
-from hpcprof.profiles.columns.unique import named, numbered, rows_by_key
+from hpcprof.profiles.columns.unique import name_matches, numbered, rows_by_key
 from hpcprof.profiles.frames import NO_LINE
 from hpcprof.profiles.timeline import (
     NO_NAME,
@@ -125,7 +125,7 @@ def _calls_of_cause(
 ) -> StepFunction:
     calls = timeline.calls
     rows = calls_touching(calls, thread, steps.start, steps.end) if cause.calls else np.empty(0, np.int64)
-    return call_at(calls, rows[named(timeline, calls.name[rows], re.compile(cause.calls).search)])
+    return call_at(calls, rows[name_matches(timeline, calls.name[rows], re.compile(cause.calls).search)])
 
 
 def _innermost_function(functions: Functions) -> StepFunction:
@@ -186,7 +186,7 @@ def _longest_slice(
     places = places_of(timeline, int(steps.start.min()), int(steps.end.max()))
     start, end, name = _matching_slices(timeline, places, cause, where)
     within = (start < steps.end[-1]) & (end > steps.start[0])
-    if kernel is not None and (is_kernel := within & named(timeline, name, kernel.__eq__)).any():
+    if kernel is not None and (is_kernel := within & name_matches(timeline, name, kernel.__eq__)).any():
         within = is_kernel
     start, end, name = start[within], end[within], name[within]
     if not len(start):
@@ -214,7 +214,7 @@ def _matching_slices(
         work = timeline.columns_of_operations(Operations)
         chosen = work.category == (Category.COMP if cause.operations == "compute" else Category.COMM)
         if cause.kernels:
-            chosen &= named(timeline, work.name, cause.kernels)
+            chosen &= name_matches(timeline, work.name, cause.kernels)
         calls, launch = timeline.calls, launch_calls(timeline)
         launched = np.flatnonzero(chosen & (launch != NO_CALL))
         place = places.at(timeline, *(getattr(calls, field)[launch[launched]] for field in _THREAD_AND_START))
@@ -224,7 +224,7 @@ def _matching_slices(
     table: ApiCalls | Ranges
     if cause.calls:
         table = timeline.calls
-        chosen = named(timeline, table.name, re.compile(cause.calls).search)
+        chosen = name_matches(timeline, table.name, re.compile(cause.calls).search)
     else:
         table = timeline.ranges
         on_thread = (table.domain == NO_NAME) & (table.one_thread != 0) & (table.name != NO_NAME)
@@ -234,7 +234,7 @@ def _matching_slices(
             name = shown_name(timeline, text) or ""
             return not inner.isdisjoint((name, without_numbers(name)))
 
-        chosen = on_thread & named(timeline, table.name, is_inner)
+        chosen = on_thread & name_matches(timeline, table.name, is_inner)
     rows = np.flatnonzero(chosen)
     rows = rows[inside[places.at(timeline, *(getattr(table, field)[rows] for field in _THREAD_AND_START))]]
     return table.start[rows], table.end[rows], table.name[rows]

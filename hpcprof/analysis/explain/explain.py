@@ -74,7 +74,7 @@ from hpcprof.analysis.explain.whole_run import (
 )
 from hpcprof.analysis.steps.run_step import StepSeries, kinds_of_steps, steady_series
 from hpcprof.analysis.steps.step_ranges import steps_of
-from hpcprof.profiles.columns.unique import named
+from hpcprof.profiles.columns.unique import name_matches
 from hpcprof.profiles.kernel_names import short_name
 from hpcprof.profiles.timeline import Category, Floats, Timeline
 
@@ -308,7 +308,7 @@ def most_blocks(timelines: Iterable[Timeline], kernel: str) -> int:
     most = 0
     for timeline in timelines:
         kernels = timeline.kernels
-        kernels = kernels.take(named(timeline, kernels.name, lambda text: _plain_name(text) == kernel))
+        kernels = kernels.take(name_matches(timeline, kernels.name, lambda text: _plain_name(text) == kernel))
         # Profiles without shapes have blocks of one thread.
         has_shape = kernels.block.prod(axis=1) > 1
         most = max(most, int(kernels.grid.prod(axis=1)[has_shape].max(initial=0)))

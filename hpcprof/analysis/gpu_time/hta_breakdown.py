@@ -16,7 +16,7 @@ import numpy as np
 
 from hpcprof.analysis.framework.outcome import Outcome, columns_of, no_rows
 from hpcprof.profiles.columns.joins import matches
-from hpcprof.profiles.columns.unique import named
+from hpcprof.profiles.columns.unique import name_matches
 from hpcprof.profiles.readers.kineto import TORCH
 from hpcprof.profiles.timeline import NO_CORRELATION, Floats, GpuMarks, Ints, Table, Timeline, concatenate
 
@@ -45,7 +45,7 @@ def hta_breakdown(timeline: Timeline) -> Outcome:
     if not len(work):
         return no_rows(f"no GPU work in {file} that HolisticTraceAnalysis counts")
     start, end = _whole_microseconds(work.start, work.end)
-    computes = named(timeline, work.name, lambda name: not _NO_COMPUTE.match(name))
+    computes = name_matches(timeline, work.name, lambda name: not _NO_COMPUTE.match(name))
     span, busy = _span_and_union(start, end)
     _, compute = _span_and_union(start[computes], end[computes])
     times = {"idle_time": span - busy, "compute_time": compute, "non_compute_time": busy - compute}
@@ -67,7 +67,7 @@ def _work(timeline: Timeline) -> GpuMarks:
 def _work_of_steps(timeline: Timeline, work: GpuMarks) -> GpuMarks:
     """Drop work that was launched after the last step began; work of two calls with one id counts twice."""
     steps = concatenate(_Annotations, (timeline.ranges, timeline.gpu_marks))
-    steps = steps.take(named(timeline, steps.name, lambda name: _STEP in name))
+    steps = steps.take(name_matches(timeline, steps.name, lambda name: _STEP in name))
     if len(np.unique(steps.name)) < 2:
         return work
     begins, _ = _whole_microseconds(steps.start, steps.start)

@@ -9,7 +9,7 @@ from hpcprof.analysis.steps.wall_time import step_intervals
 from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.collective_operations import communicates
 from hpcprof.profiles.columns.intervals import Intervals, coverage, difference, length, union, union_of
-from hpcprof.profiles.columns.unique import named, rows_by_key
+from hpcprof.profiles.columns.unique import name_matches, rows_by_key
 from hpcprof.profiles.losses import LossKind
 from hpcprof.profiles.timeline import Collectives, Ints, Operators, Ranges, Timeline
 
@@ -25,7 +25,7 @@ def uses_device(timeline: Timeline) -> bool:
     # A lost category of events may be the work of a device.
     devices = any(loss.kind is LossKind.CATEGORY for loss in timeline.origin.losses)
     return not timeline.operation_count and (
-        devices or bool(named(timeline, timeline.calls.name, _DEVICE_CALL.match).any())
+        devices or bool(name_matches(timeline, timeline.calls.name, _DEVICE_CALL.match).any())
     )
 
 
@@ -38,9 +38,9 @@ def measured_on_host(timeline: Timeline) -> bool:
 def host_compute(timeline: Timeline) -> Intervals:
     """Return when any thread executes an operator that neither communicates nor loads the next batch."""
     table, ranges = timeline.operators, timeline.ranges
-    loading = ranges.take(np.flatnonzero(named(timeline, ranges.name, _LOADING.match)))
+    loading = ranges.take(np.flatnonzero(name_matches(timeline, ranges.name, _LOADING.match)))
     loads = {tuple(key): _extent(loading.take(rows)) for key, rows in _by_thread(loading)}
-    communicating = named(timeline, table.name, communicates)
+    communicating = name_matches(timeline, table.name, communicates)
     parts = [_extent(table.take(slice(0)))]  # empty, for a program without threads that compute
     for key, rows in _computing_threads(timeline):
         computing, other = rows[~communicating[rows]], rows[communicating[rows]]

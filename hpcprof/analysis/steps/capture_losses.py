@@ -14,7 +14,7 @@ from hpcprof.analysis.steps.step_ranges import steps_of
 from hpcprof.analysis.steps.streams import NEVER, NO_CALL, launch_calls, streams
 from hpcprof.common.units import format_ns
 from hpcprof.profiles.columns.joins import launch_pairs
-from hpcprof.profiles.columns.unique import named
+from hpcprof.profiles.columns.unique import name_matches
 from hpcprof.profiles.losses import Loss, LossKind, Subject
 from hpcprof.profiles.timeline import Ints, Mask, Timeline
 from hpcprof.profiles.waiting_calls import launches_graph, waits_for_device
@@ -41,7 +41,7 @@ def _launch_losses(timeline: Timeline) -> list[Loss]:
     The driver moves pages of unified memory by itself, without a call.
     """
     lost = launch_calls(timeline) == NO_CALL
-    lost[len(timeline.kernels) :][: len(timeline.memops)] &= ~named(
+    lost[len(timeline.kernels) :][: len(timeline.memops)] &= ~name_matches(
         timeline, timeline.memops.name, MIGRATION.search
     )
     kind = LossKind.LAUNCH
@@ -72,7 +72,7 @@ def _launched_before(timeline: Timeline) -> Mask:
     for _, _, rows in streams(timeline):
         launched = call[rows] != NO_CALL
         before[rows[: np.argmax(launched)]] = True
-    waits = named(timeline, timeline.calls.name, waits_for_device)
+    waits = name_matches(timeline, timeline.calls.name, waits_for_device)
     before &= start < timeline.calls.end[waits].min(initial=NEVER)
     return before
 
@@ -86,7 +86,7 @@ def _execution_losses(timeline: Timeline) -> list[Loss]:
         or (loss.kind is LossKind.FAILED and loss.subject is Subject.LAUNCH)
     )
     rows, launching = lost_launches(timeline), launch_rows(timeline)
-    is_graph_launch = named(timeline, timeline.calls.name, launches_graph)
+    is_graph_launch = name_matches(timeline, timeline.calls.name, launches_graph)
     subject = Subject.LAUNCH
     if timeline.operation_count and is_graph_launch[rows].all():
         subject, launching = Subject.GRAPH, launching[is_graph_launch[launching]]
@@ -98,7 +98,7 @@ def _copy_losses(timeline: Timeline) -> list[Loss]:
     """Count the calls that copy, without any operation, in a profile without memory operations."""
     if len(timeline.memops) or not timeline.operation_count:
         return []
-    calls = np.flatnonzero(named(timeline, timeline.calls.name, _COPY.fullmatch))
+    calls = np.flatnonzero(name_matches(timeline, timeline.calls.name, _COPY.fullmatch))
     lost = int(np.count_nonzero(~np.isin(calls, launch_pairs(timeline)[1])))
     return [Loss(LossKind.MISSING, Subject.COPY, lost, len(calls))] if lost else []
 
@@ -106,7 +106,7 @@ def _copy_losses(timeline: Timeline) -> list[Loss]:
 def _program_losses(timeline: Timeline) -> list[Loss]:
     """Count the executions of XLA's programs that launch nothing, if others do: GPUs may be missing."""
     rows = np.flatnonzero(
-        named(timeline, timeline.ranges.name, _PROGRAM.match) & (timeline.ranges.closed == 1)
+        name_matches(timeline, timeline.ranges.name, _PROGRAM.match) & (timeline.ranges.closed == 1)
     )
     lost = int(np.count_nonzero(on_thread(timeline.ranges.take(rows), launches(timeline)).launches == 0))
     return [Loss(LossKind.MISSING, Subject.PROGRAM, lost, len(rows))] if 0 < lost < len(rows) else []

@@ -7,7 +7,7 @@ import numpy as np
 from hpcprof.analysis.steps.step_ranges import steps_of
 from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.columns.joins import launch_pairs
-from hpcprof.profiles.columns.unique import named, rows_by_key
+from hpcprof.profiles.columns.unique import name_matches, rows_by_key
 from hpcprof.profiles.timeline import Ints, Mask, Timeline
 
 _LAUNCH = re.compile(r"(?:(?:cuda|cu|hip)(?:Ext|Module|Graph)*|(?:ur|pi)EnqueueKernel)Launch(?!HostFunc)\w*")
@@ -21,7 +21,7 @@ _END_NS = 1_000_000
 
 def launch_rows(timeline: Timeline) -> Ints:
     """Return the rows of the calls that launch kernels or graphs, by their names."""
-    return np.flatnonzero(named(timeline, timeline.calls.name, _LAUNCH.fullmatch))
+    return np.flatnonzero(name_matches(timeline, timeline.calls.name, _LAUNCH.fullmatch))
 
 
 @computed_once
@@ -79,7 +79,7 @@ def _calls_in_capture(timeline: Timeline, lost: Ints) -> Mask:
     """Return which calls are made while a thread of their process captures a stream into a graph."""
     calls = timeline.calls
     begins, ends = (
-        np.flatnonzero(named(timeline, calls.name, pattern.fullmatch))
+        np.flatnonzero(name_matches(timeline, calls.name, pattern.fullmatch))
         for pattern in (_BEGIN_CAPTURE, _END_CAPTURE)
     )
     captured = np.zeros(len(lost), bool)

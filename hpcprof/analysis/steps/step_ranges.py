@@ -30,7 +30,7 @@ from hpcprof.analysis.steps.step_detection import (
 from hpcprof.analysis.steps.streams import NO_CALL, launch_calls
 from hpcprof.common.memoize import computed_once
 from hpcprof.common.units import shortened
-from hpcprof.profiles.columns.unique import named, numbered_rows
+from hpcprof.profiles.columns.unique import name_matches, numbered_rows
 from hpcprof.profiles.timeline import ApiCalls, Ints, MpiCalls, Ranges, StepRange, Timeline, concatenate
 
 _INIT, _FINALIZE = re.compile(r"MPI_Init(?:_thread)?"), re.compile("MPI_Finalize")
@@ -131,8 +131,8 @@ def with_capture_as_step(timeline: Timeline) -> Timeline:
     first = int(np.argmin(calls.start))
     begin, last = min([*start, calls.start[first]]), max([*end, calls.end.max()])
     if not len(start):
-        begin = calls.end[named(timeline, calls.name, _INIT.fullmatch)].max(initial=begin)
-        last = calls.start[named(timeline, calls.name, _FINALIZE.fullmatch)].min(initial=last)
+        begin = calls.end[name_matches(timeline, calls.name, _INIT.fullmatch)].max(initial=begin)
+        last = calls.start[name_matches(timeline, calls.name, _FINALIZE.fullmatch)].min(initial=last)
     values = (begin, last, calls.process[first], calls.thread[first], len(timeline.strings))
     whole = Ranges(*map(np.atleast_1d, values))
     ranges = concatenate(Ranges, (timeline.ranges, whole))

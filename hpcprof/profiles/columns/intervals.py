@@ -50,10 +50,10 @@ def properly_nested(start: Ints, end: Ints) -> bool:
     opening = np.repeat((True, False), len(order))
     events = np.lexsort((np.concatenate((order, -order)), opening, np.concatenate((start, end))))
     depth = np.cumsum(np.where(opening[events], 1, -1))
-    at = np.empty(len(events), np.int64)
-    at[events] = depth
+    depth_at = np.empty(len(events), np.int64)
+    depth_at[events] = depth
     # Each interval ends at the depth at which it began, without itself.
-    return bool(np.all(at[: len(order)] == at[len(order) :] + 1))
+    return bool(np.all(depth_at[: len(order)] == depth_at[len(order) :] + 1))
 
 
 def styles_of_threads(process: Ints, thread: Ints, start: Ints, end: Ints) -> Ints:

@@ -6,29 +6,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcprof.common.memoize import computed_once
-from hpcprof.profiles.columns.unique import distinct, extent, in_ranges, numbered_rows
+from hpcprof.profiles.columns.unique import MAX_INT64, distinct, extent, in_ranges, numbered_rows
 from hpcprof.profiles.timeline import NO_CORRELATION, NO_PROCESS, ApiCalls, Ints, Operations, Timeline
 
 _Keys = NDArray[np.signedinteger[Any]]
 
-_LATEST_NS = int(np.iinfo(np.int64).max)
-_NARROW = 1 << 31
-# A table of booleans over the span of the keys may take as much memory as two of their columns.
-_SPAN = 16
+_INT32_END = 1 << 31
+# Maximum span of the keys over their number: a table of booleans then takes as much memory as two columns.
+_MAX_SPAN_RATIO = 16
 
 
 def pair_keys(a: tuple[Ints, Ints], b: tuple[Ints, Ints]) -> tuple[Ints, Ints]:
     """Return a number for each pair of values, such that equal pairs of both tables have equal numbers."""
-    ones = np.union1d(distinct(a[0]), distinct(b[0]))
-    if len(ones) <= 1:
+    firsts = np.union1d(distinct(a[0]), distinct(b[0]))
+    if len(firsts) <= 1:
         return a[1], b[1]
     low = min(int(side[1].min(initial=0)) for side in (a, b))
     span = max(int(side[1].max(initial=0)) for side in (a, b)) - low + 1
-    if len(ones) * span > _LATEST_NS:
-        twos = np.union1d(a[1], b[1])
-        a, b = ((first, np.searchsorted(twos, two)) for first, two in (a, b))
-        low, span = 0, len(twos)
-    key_a, key_b = (np.searchsorted(ones, first) * span + (two - low) for first, two in (a, b))
+    if len(firsts) * span > MAX_INT64:
+        seconds = np.union1d(a[1], b[1])
+        a, b = ((first, np.searchsorted(seconds, second)) for first, second in (a, b))
+        low, span = 0, len(seconds)
+    key_a, key_b = (np.searchsorted(firsts, first) * span + (second - low) for first, second in (a, b))
     return key_a, key_b
 
 
@@ -36,11 +35,11 @@ def matches(left: _Keys, right: _Keys) -> tuple[Ints, Ints]:
     """Return the rows of all pairs with equal keys, one array per table, in the order of ``left``."""
     if not len(left) or not len(right):
         return np.empty(0, np.int64), np.empty(0, np.int64)
-    chosen = _candidate_rows(left, right)
-    if not len(chosen):
-        return chosen, chosen
-    order = np.argsort(right[chosen], kind="stable")
-    order = chosen[order]
+    candidates = _candidate_rows(left, right)
+    if not len(candidates):
+        return candidates, candidates
+    order = np.argsort(right[candidates], kind="stable")
+    order = candidates[order]
     ordered = right[order]
     unique = bool(np.all(ordered[1:] > ordered[:-1]))
     if unique and len(left) == len(ordered):
@@ -50,7 +49,7 @@ def matches(left: _Keys, right: _Keys) -> tuple[Ints, Ints]:
             order_of_right = np.empty(len(left), np.int64)
             order_of_right[by_key] = order
             return np.arange(len(left)), order_of_right
-    left, ordered = _narrow(left), _narrow(ordered)
+    left, ordered = _in_32_bits(left), _in_32_bits(ordered)
     low = np.searchsorted(ordered, left)
     last = len(ordered) - 1
     if unique:
@@ -68,16 +67,16 @@ def _candidate_rows(left: _Keys, right: _Keys) -> Ints:
     """Return the rows of the right table whose keys may be in the left; most calls launch nothing."""
     low, span = extent(right)
     least, width = extent(left)
-    if span > _SPAN * len(right) or least < low or least + width > low + span:
+    if span > _MAX_SPAN_RATIO * len(right) or least < low or least + width > low + span:
         return np.arange(len(right))
     present = np.zeros(span, bool)
     present[left - low if low else left] = True
     return np.flatnonzero(present[right - low if low else right])
 
 
-def _narrow(keys: _Keys) -> _Keys:
+def _in_32_bits(keys: _Keys) -> _Keys:
     """Return keys with 32 bits if they fit, which are sorted and searched in half the time."""
-    fit = keys.min(initial=0) >= -_NARROW and keys.max(initial=0) < _NARROW
+    fit = keys.min(initial=0) >= -_INT32_END and keys.max(initial=0) < _INT32_END
     return keys.astype(np.int32) if fit else keys
 
 

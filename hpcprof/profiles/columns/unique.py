@@ -7,9 +7,9 @@ from numpy.typing import NDArray
 
 from hpcprof.profiles.timeline import Ints, Mask, Timeline
 
-_LATEST_NS = int(np.iinfo(np.int64).max)
-SPAN = 4
-"""A table over the span of a column's values is fastest up to this many times the column's rows."""
+MAX_INT64 = int(np.iinfo(np.int64).max)
+MAX_SPAN_RATIO = 4
+"""Maximum span of a column's values over its rows up to which a table over the span is fastest."""
 
 
 def distinct(values: Ints) -> Ints:
@@ -17,7 +17,7 @@ def distinct(values: Ints) -> Ints:
     low, span = extent(values)
     if span == 1:
         return np.array([low])
-    if 0 < span <= SPAN * len(values):
+    if 0 < span <= MAX_SPAN_RATIO * len(values):
         present = np.zeros(span, bool)
         present[values - low if low else values] = True
         return np.flatnonzero(present) + low
@@ -34,7 +34,7 @@ def numbered(values: Ints) -> tuple[Ints, Ints]:
     low, span = extent(values)
     if span == 1:
         return np.array([low]), np.zeros(len(values), np.int64)
-    if 0 < span <= SPAN * len(values):
+    if 0 < span <= MAX_SPAN_RATIO * len(values):
         place = values - low if low else values
         present = np.zeros(span, bool)
         present[place] = True
@@ -49,14 +49,14 @@ def numbered(values: Ints) -> tuple[Ints, Ints]:
     return values_once[order], number[row]
 
 
-def each(values: Ints, function: Callable[[int], int]) -> Ints:
+def map_unique(values: Ints, function: Callable[[int], int]) -> Ints:
     """Return the result of a function for each value; it is called once for each distinct value."""
     used, row = numbered(values)
     return np.array([function(value) for value in used.tolist()], np.int64)[row]
 
 
-def named(timeline: Timeline, ids: Ints, fits: Callable[[str], object]) -> Mask:
-    """Return which rows have a name that fits, each distinct one decided once; no name is an empty one."""
+def name_matches(timeline: Timeline, ids: Ints, fits: Callable[[str], object]) -> Mask:
+    """Return a mask of the rows whose name fits; each distinct name is tested once, and no name is empty."""
     used = distinct(ids)
     # NO_NAME is -1 and so selects the last element.
     fitting: Mask = np.zeros(len(timeline.strings) + 1, bool)
@@ -77,7 +77,7 @@ def number_texts(
     names = [edit(name) for name in timeline.names(used)]
     texts = sorted(set(names), key=lambda text: (text is not None, text or ""))
     place = {text: i for i, text in enumerate(texts)}
-    # As in `named`.
+    # As in `name_matches`.
     number = np.zeros(len(timeline.strings) + 1, np.int64)
     number[used] = [place[name] for name in names]
     return object_array(texts), number[ids]
@@ -114,10 +114,10 @@ def numbered_rows(*columns: Ints) -> tuple[Ints, Ints]:
     # The column of a 2-d array is strided; copy it once.
     for column in map(np.ascontiguousarray, columns):
         low, span = extent(column)
-        if numbers * span > _LATEST_NS:
+        if numbers * span > MAX_INT64:
             distinct_values, column = numbered(column)
             low, span = 0, len(distinct_values)
-            if numbers * span > _LATEST_NS:
+            if numbers * span > MAX_INT64:
                 used, number = numbered(number)
                 numbers = len(used)
         if span > 1:
@@ -172,7 +172,7 @@ def in_ranges(first: Ints, count: Ints) -> Ints:
 
 
 def position_in_group(group: Ints) -> Ints:
-    """Return how many rows of the same group precede each row, shape (n,); groups are numbered from 0."""
+    """Return the number of earlier rows of each row's group, shape (n,); groups are numbered from 0."""
     order = np.argsort(group, kind="stable")
     size = np.bincount(group)
     position = np.empty(len(group), np.int64)

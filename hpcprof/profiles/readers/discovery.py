@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 from hpcprof.common.errors import DamagedInput, UsageError, errors_as_damage, reading
 from hpcprof.common.paths import is_folder
 from hpcprof.common.plugins import READERS, load_plugin, plugin_names
-from hpcprof.profiles.input_bounds import MOST_THREADS, bounded, most_memory
+from hpcprof.profiles.input_bounds import MAX_THREADS, bounded, memory_bound
 from hpcprof.profiles.readers.declaration import (
     ProfileContent,
     ProfilePart,
@@ -170,7 +170,7 @@ def reading_profile(path: Path) -> Iterator[None]:
     import pyarrow as pa
 
     threads = pa.cpu_count()
-    pa.set_cpu_count(min(threads, MOST_THREADS))
+    pa.set_cpu_count(min(threads, MAX_THREADS))
     try:
         changed = path.stat().st_mtime_ns
     except OSError:
@@ -190,8 +190,8 @@ def reading_profile(path: Path) -> Iterator[None]:
 def _most_memory(path: Path, changed: int) -> int:
     """Return the memory that reading a profile may take; a change of it makes another one."""
     with suppress(DamagedInput):
-        return most_memory(files_of(path))
-    return most_memory([path])
+        return memory_bound(files_of(path))
+    return memory_bound([path])
 
 
 def file_to_read(path: Path) -> Path:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcprof.profiles.columns.unique import SPAN, numbered
+from hpcprof.profiles.columns.unique import MAX_SPAN_RATIO, numbered
 from hpcprof.profiles.timeline import NO_NAME, Ints
 
 _BATCH_OF_IDS = 1 << 16
@@ -48,7 +48,7 @@ class StringTable:
 def translate(ids: Ints, numbers: Mapping[int, int]) -> Ints:
     """Replace ids by their numbers, or by `NO_NAME` if they have none, in the same array."""
     low, high = int(ids.min(initial=NO_NAME)), int(ids.max(initial=NO_NAME))
-    if low == NO_NAME and high < SPAN * len(ids):
+    if low == NO_NAME and high < MAX_SPAN_RATIO * len(ids):
         # A table by id is quick, unless ids are far apart. `NO_NAME` is -1 and selects its last element.
         table = np.full(high + 2, NO_NAME)
         listed = [i for i in numbers if 0 <= i <= high]

@@ -32,7 +32,7 @@ def scrub(path: Path, target: Path, names: Names) -> list[str]:
         place = header.index(_HOST)
         names.know(hosts_and_users({row[place] for row in table if len(row) > place}, ()))
     left_out: Counter[str] = Counter()
-    safe_names = [name if _LABEL.fullmatch(name) else "" for name in header]
+    safe_names = [*map(_label, header)]
     copied = [_cleaner(name, names) for name in safe_names]
     written = io.StringIO()
     writer = csv.writer(written, quoting=csv.QUOTE_ALL, lineterminator="\n")
@@ -40,7 +40,7 @@ def scrub(path: Path, target: Path, names: Names) -> list[str]:
     for number, row in enumerate(table):
         # On the raw page the first row has the units.
         units = number == 0 and row[:1] == [""]
-        cells = [_unit(cell) if units else clean(cell) for clean, cell in zip(copied, row, strict=False)]
+        cells = [_label(cell) if units else clean(cell) for clean, cell in zip(copied, row, strict=False)]
         left_out["texts"] += sum(bool(cell) and not copy for cell, copy in zip(row, cells, strict=True))
         writer.writerow(cells)
     data = written.getvalue().encode()
@@ -54,11 +54,11 @@ def _cleaner(column: str, names: Names) -> Callable[[str], str]:
     if column == _KERNEL:
         return names.cleaned
     if column in _LABELS:
-        return lambda cell: cell if _LABEL.fullmatch(cell) else ""
+        return _label
     if not column or column == _HOST:
         return lambda cell: ""
     return lambda cell: cell if _NUMBERS.fullmatch(cell) else ""
 
 
-def _unit(cell: str) -> str:
+def _label(cell: str) -> str:
     return cell if _LABEL.fullmatch(cell) else ""

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from hpcprof.common.errors import DamagedInput
+from hpcprof.common.paths import read_only_uri
 from hpcprof.profiles.readers import environment_allowlist
 from hpcprof.profiles.readers.nsys.export import PROCESS_SHIFT, NsysExport, open_export
 from hpcprof.profiles.readers.nsys.nccl_calls import COMMUNICATOR, MESSAGE, NCCL_DOMAIN, RANKS
@@ -83,7 +84,7 @@ def database_copy(path: Path, target: Path, names: Names) -> Iterator[sqlite3.Co
             # An incomplete copy is deleted, so no journal is needed.
             copy.execute("PRAGMA journal_mode = OFF")
             copy.execute("PRAGMA synchronous = OFF")
-            copy.execute("ATTACH ? AS source", (f"{path.absolute().as_uri()}?mode=ro",))
+            copy.execute("ATTACH ? AS source", (read_only_uri(path),))
             copy.create_function("cleaned", 1, lambda text: _clean_value(text, names), deterministic=True)
             yield copy
             copy.commit()
@@ -140,8 +141,7 @@ def _create_table(copy: sqlite3.Connection, table: str) -> dict[str, str]:
 
 def _column_expression(table: str, column: str, columns: Mapping[str, str]) -> str:
     """Return the SQL expression that copies a column; NULL where its text or blob is left out."""
-    text = f'cleaned(CAST("{column}" AS BLOB))'
-    number = f"CASE WHEN typeof(\"{column}\") IN ('integer', 'real') THEN \"{column}\" END"
+    text, number = cleaned_text(column), number_only(column)
     if table == "NVTX_EVENTS" and column in ("text", "textId"):
         is_named = (
             f"eventType IN ({', '.join(map(str, NAMED_EVENTS))})" if "eventType" in columns else "FALSE"
@@ -161,10 +161,23 @@ def _column_expression(table: str, column: str, columns: Mapping[str, str]) -> s
     if table == "MPI_COMMUNICATORS" and column == "members":
         return f'CASE WHEN "{column}" NOT GLOB \'*[^0-9, ]*\' THEN "{column}" END'
     copied_columns = _ENUM_TEXTS if table.startswith("ENUM_") else _TEXTS.get(table, ())
+    return text_or_number(column) if column in copied_columns else number
+
+
+def cleaned_text(column: str) -> str:
+    """Return the SQL expression of a column's text without paths and hosts, in a `database_copy`."""
+    return f'cleaned(CAST("{column}" AS BLOB))'
+
+
+def number_only(column: str) -> str:
+    """Return the SQL expression of a column's numbers, and NULL for all else."""
+    return f"CASE WHEN typeof(\"{column}\") IN ('integer', 'real') THEN \"{column}\" END"
+
+
+def text_or_number(column: str) -> str:
+    """Return the SQL expression of a column's numbers and cleaned texts, and NULL for all else."""
     return (
-        f"CASE WHEN typeof(\"{column}\") = 'text' THEN {text} ELSE {number} END"
-        if column in copied_columns
-        else number
+        f"CASE WHEN typeof(\"{column}\") = 'text' THEN {cleaned_text(column)} ELSE {number_only(column)} END"
     )
 
 

@@ -15,7 +15,7 @@ from hpcprof.profiles.readers import environment_allowlist
 from hpcprof.profiles.readers.rocprof.database import decode_value, open_database
 from hpcprof.profiles.readers.rocprof.records import KEPT
 from hpcprof.profiles.scrub.names import Names, hosts_and_users, names_in_environment
-from hpcprof.profiles.scrub.nsys import database_copy
+from hpcprof.profiles.scrub.nsys import database_copy, number_only, text_or_number
 
 _TEXTS: dict[str, tuple[str, ...]] = {
     "metadata": (),
@@ -95,14 +95,12 @@ def _copy_set(copy: sqlite3.Connection, suffix: str, renamed: str) -> list[str]:
 
 
 def _cell(table: str, column: str) -> str:
-    text = f'cleaned(CAST("{column}" AS BLOB))'
-    number = f"CASE WHEN typeof(\"{column}\") IN ('integer', 'real') THEN \"{column}\" END"
     if (table, column) in (("info_process", "environment"), ("info_agent", "extdata"), ("event", "extdata")):
         kind = "environment" if column == "environment" else table.removeprefix("info_")
         return f"kept('{kind}', \"{column}\")"
     if column in _TEXTS[table] or (table in ("string", "metadata") and column != "guid"):
-        return f"CASE WHEN typeof(\"{column}\") = 'text' THEN {text} ELSE {number} END"
-    return number
+        return text_or_number(column)
+    return number_only(column)
 
 
 def _rows(table: str, suffix: str) -> str:

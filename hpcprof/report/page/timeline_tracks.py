@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from hpcprof.analysis.steps.gpu_projection import ranges_on_gpu
 from hpcprof.analysis.steps.streams import NO_CALL, launch_calls
 from hpcprof.common.units import format_bytes
-from hpcprof.profiles.columns.unique import named, numbered_rows, rows_by_key
+from hpcprof.profiles.columns.unique import name_matches, numbered_rows, rows_by_key
 from hpcprof.profiles.timeline import (
     NO_NAME,
     Category,
@@ -245,7 +245,7 @@ def _projected_tracks(timeline: Timeline) -> Iterator[Track]:
 
 def _call_tracks(timeline: Timeline) -> Iterator[Track]:
     calls = timeline.calls
-    kind = np.where(named(timeline, calls.name, host_waits), int(SliceKind.WAIT), int(SliceKind.CALL))
+    kind = np.where(name_matches(timeline, calls.name, host_waits), int(SliceKind.WAIT), int(SliceKind.CALL))
     for label, rows in _threads(calls.process, calls.thread):
         part = concatenate(NamedSpans, [calls.take(rows)])
         yield _track(TrackKind.CALLS, f"API calls, {label}", part, kind[rows], launch=rows)

@@ -15,6 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 from hpcprof.common.errors import HpcprofError, UsageError
+from hpcprof.common.paths import read_only_uri
 from hpcprof.results.collect.run_names import command_line
 from hpcprof.results.store.database import error_line
 from hpcprof.results.store.store import Store
@@ -130,7 +131,7 @@ def _check_functions(store: Store, sql: str) -> None:
 @contextmanager
 def _read_only_connection(store: Store, seconds: int) -> Iterator[Connection]:
     if store.url.get_backend_name() == "sqlite":
-        uri = f"{Path(store.url.database or '').absolute().as_uri()}?mode=ro"
+        uri = read_only_uri(Path(store.url.database or ""))
         engine = create_engine(
             "sqlite://", creator=lambda: sqlite3.connect(uri, uri=True), poolclass=NullPool
         )

@@ -30,6 +30,7 @@ from sqlalchemy.types import TypeEngine
 from hpcprof.analysis.framework.declaration import Scope
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import RepeatedRow, StoreError, UsageError
+from hpcprof.common.paths import read_only_uri
 from hpcprof.common.private import make_private, make_private_file
 from hpcprof.results.store.analysis_table import WHOLE_RUN
 from hpcprof.results.store.tables import (
@@ -333,11 +334,11 @@ def _reading_engine(url: URL) -> Engine:
         words = url_options if isinstance(url_options, str) else " ".join(url_options)
         options = f"{words} -c default_transaction_read_only=on"
         return create_engine(url, paramstyle="format", connect_args={"options": options.strip()})
-    file = f"{Path(url.database or '').absolute().as_uri()}?mode=ro"
+    uri = read_only_uri(Path(url.database or ""))
 
     def connect() -> sqlite3.Connection:
         # A thread may read what another has connected; none of them at the same time.
-        return sqlite3.connect(file, uri=True, timeout=_BUSY_SECONDS, check_same_thread=False)
+        return sqlite3.connect(uri, uri=True, timeout=_BUSY_SECONDS, check_same_thread=False)
 
     return create_engine("sqlite://", creator=connect, poolclass=NullPool)
 

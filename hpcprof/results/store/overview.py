@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from hpcprof.common.errors import StoreError
+from hpcprof.common.paths import read_only_uri
 from hpcprof.runs.config import default_database
 
 _TIMEOUT_SECONDS = 4.0
@@ -87,8 +88,7 @@ def _from_file(path: Path, query: str, table: str) -> Sequence[Sequence[object]]
     if not path.is_file():
         return []
     try:
-        uri = f"{path.absolute().as_uri()}?mode=ro"
-        with closing(sqlite3.connect(uri, uri=True, timeout=_TIMEOUT_SECONDS)) as connection:
+        with closing(sqlite3.connect(read_only_uri(path), uri=True, timeout=_TIMEOUT_SECONDS)) as connection:
             tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
             if not {"hpcprof_schema", table} <= tables:
                 return []

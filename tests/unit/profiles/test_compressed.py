@@ -72,7 +72,7 @@ def test_a_damaged_file_is_left_out_with_a_sentence(
 def test_a_bomb_is_left_out_with_a_sentence_and_leaves_nothing(
     kind: str, tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(input_bounds, "ALWAYS_ALLOWED", 1_000_000)
+    monkeypatch.setattr(input_bounds, "ALWAYS_ALLOWED_BYTES", 1_000_000)
     file = tmp_path / f"rank0.sqlite.{kind}"
     file.write_bytes(PACK[kind](bytes(20_000_000)))
     with unpacking([file]) as found:

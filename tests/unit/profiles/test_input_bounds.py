@@ -34,7 +34,7 @@ BOMB = "was not unpacked: it becomes larger than"
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(input_bounds, "ALWAYS_ALLOWED", 1_000_000)
+    monkeypatch.setattr(input_bounds, "ALWAYS_ALLOWED_BYTES", 1_000_000)
 
 
 def test_threads_that_read_at_the_same_time_have_the_sum_of_their_bounds(tmp_path: Path) -> None:

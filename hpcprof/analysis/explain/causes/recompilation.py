@@ -64,7 +64,7 @@ def _calls_while_loading(scene: Scene, rank: int) -> Ints:
     """Return the calls of a rank from the first load of kernels in each step to the last one."""
     graph, timeline = scene.graph, scene.timelines[scene.graph.ranks[rank]]
     calls, api = graph.calls, timeline.calls
-    loads = np.flatnonzero(unique.named(timeline, api.name, re.compile(_LOADS).search))
+    loads = np.flatnonzero(unique.name_matches(timeline, api.name, re.compile(_LOADS).search))
     own_calls = np.flatnonzero(
         (graph.call_rank == rank) & (calls.kind != CallKind.PAUSE) & (calls.row < len(api))
     )

@@ -12,7 +12,7 @@ import numpy as np
 from hpcprof.common.errors import DamagedInput
 from hpcprof.common.units import counted, visible
 from hpcprof.profiles import kernel_classification
-from hpcprof.profiles.columns.unique import distinct, each, numbered, position_in_group
+from hpcprof.profiles.columns.unique import distinct, map_unique, numbered, position_in_group
 from hpcprof.profiles.gzip_file import open_packed, reading_packed
 from hpcprof.profiles.host_memory import host_memory_of_name
 from hpcprof.profiles.losses import Loss, LossKind, Subject
@@ -128,7 +128,7 @@ def read_trace(path: Path, translate: Callable[[Batch], Batch] | None = None) ->
         memops=MemoryOperations(
             **memory,
             category=np.full(len(memory["start"]), int(Category.MEM)),
-            host_memory=each(memory["name"], lambda name: host_memory_of_name(strings[name])),
+            host_memory=map_unique(memory["name"], lambda name: host_memory_of_name(strings[name])),
         ),
         calls=calls,
         collectives=communicated,

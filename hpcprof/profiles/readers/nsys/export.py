@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import numpy as np
 
-from hpcprof.common.errors import DamagedInput, reading
-from hpcprof.common.paths import is_folder
-from hpcprof.profiles.input_bounds import ROW_BYTES, STEPS, max_selected_bytes, most_steps
+from hpcprof.common.errors import DamagedInput, first_line, reading
+from hpcprof.common.paths import is_folder, read_only_uri
+from hpcprof.profiles.input_bounds import ROW_BYTES, STEPS_BETWEEN_CHECKS, max_selected_bytes, max_steps
 from hpcprof.profiles.readers.nsys import NSYS
 from hpcprof.profiles.readers.nsys.table_pages import (
     BinaryColumn,
@@ -27,6 +27,7 @@ from hpcprof.profiles.readers.nsys.table_pages import (
     TableColumns,
     TablePages,
     Wanted,
+    quoted,
 )
 from hpcprof.profiles.timeline import NO_NAME, Ints
 
@@ -121,7 +122,8 @@ class ExportTable(msgspec.Struct, frozen=True):
         integers : mapping of str to int or None
             Each column with the value for NULL, or for all rows where the table has no such column;
             `REQUIRED` marks a key column, whose NULLs become `MISSING`.
-        texts : sequence of str Columns that hold texts; a column that the table does not have is all NULL.
+        texts : sequence of str
+            Columns that hold texts; a column that the table does not have is all NULL.
         """
         query = self._query(integers, texts)
         count = len(query.integers)
@@ -293,7 +295,7 @@ class NsysExport(msgspec.Struct, frozen=True):
         return None
 
     def _find_stored_table(self, table: str) -> StoredTable:
-        """Return where a table lies.
+        """Return the place of a table in the file.
 
         Raises DamagedInput for a view and for computed columns, whose values may be any number and size.
         """
@@ -335,11 +337,6 @@ class NsysExport(msgspec.Struct, frozen=True):
             rows = source.rows(("id", "value"), f"WHERE id IN ({', '.join('?' * len(chunk))})", chunk)
             texts |= {int(i): str(value) for i, value in rows if value is not None}
         return texts
-
-
-def quoted(name: str) -> str:
-    """Return a name of an export as it is written in SQL."""
-    return '"' + name.replace('"', '""') + '"'
 
 
 def _null(default: int | None) -> int:
@@ -384,16 +381,14 @@ def open_export(path: Path, threads: int = 2, kind: str = "an nsys SQLite export
     _check(path)
 
     try:
-        # as_uri quotes what has a meaning in a URI: spaces, '?', '#' and '%'.
-        uri = f"{path.absolute().as_uri()}?mode=ro"
         with (
             closing(TablePages(path)) as pages,
-            closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as connection,
+            closing(sqlite3.connect(read_only_uri(path), uri=True, isolation_level=None)) as connection,
             ThreadPoolExecutor(threads) as pool,
         ):
             connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
-            steps = iter(range(most_steps(path) // STEPS))
-            connection.set_progress_handler(lambda: next(steps, None) is None, STEPS)
+            steps = iter(range(max_steps(path) // STEPS_BETWEEN_CHECKS))
+            connection.set_progress_handler(lambda: next(steps, None) is None, STEPS_BETWEEN_CHECKS)
             # One transaction: no other process changes the file while it is read.
             connection.execute("BEGIN")
             listed = connection.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")
@@ -403,7 +398,7 @@ def open_export(path: Path, threads: int = 2, kind: str = "an nsys SQLite export
             yield NsysExport(path, connection, tables, None if journal == "wal" else pages, None, pool)
     except (sqlite3.Error, UnicodeDecodeError) as error:
         # Python's sqlite3 decodes the names of tables and columns itself.
-        raise DamagedInput(f"{path} cannot be read as {kind}: {str(error).splitlines()[0]}.") from None
+        raise DamagedInput(f"{path} cannot be read as {kind}: {first_line(error)}.") from None
 
 
 @contextmanager
@@ -419,8 +414,9 @@ def _open_folder(path: Path, threads: int) -> Iterator[NsysExport]:
             tables = ParquetTables(files, connection)
             yield NsysExport(path, connection, frozenset(files), None, tables, pool)
     except (pa.ArrowException, OSError, sqlite3.Error, UnicodeError, OverflowError) as error:
-        first = (str(error).splitlines() or ["no message"])[0].rstrip(".")
-        raise DamagedInput(f"{path} cannot be read as a Parquet export of nsys: {first}.") from None
+        raise DamagedInput(
+            f"{path} cannot be read as a Parquet export of nsys: {first_line(error)}."
+        ) from None
 
 
 def _check(path: Path) -> None:

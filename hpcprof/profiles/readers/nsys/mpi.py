@@ -160,7 +160,7 @@ def _functions(rows: _Rows, texts: Mapping[int, str], strings: StringTable) -> _
     ids, number = numbered(rows.textId)
     called = [texts.get(i, "") for i in ids.tolist()]
     functions = [mpi_function(name) or _NO_FUNCTION for name in called]
-    operation = np.array([strings.add(entry.operation or None) for entry in functions], np.int64)[number]
+    operation = strings.add_all(entry.operation or None for entry in functions)[number]
     return _Functions(
         np.where((rows.table <= _COLLECTIVE) | _is_on_objects(rows, functions, number), operation, NO_NAME),
         np.array([entry.nonblocking for entry in functions])[number],
@@ -275,7 +275,7 @@ def _operations(
     described = CommunicatorHandles(export)
     handle = np.where(objects, described.world(described_rows.process), described_rows.commHandle)
     communicators, number = described.at(described_rows.process, handle, described_rows.start)
-    names = np.array([strings.add(comm.name) for comm in communicators], np.int64)[number]
+    names = strings.add_all(comm.name for comm in communicators)[number]
     if objects.any():
         names = np.where(objects & (names != NO_NAME), strings.add(_OBJECTS), names)
     size, rank = (

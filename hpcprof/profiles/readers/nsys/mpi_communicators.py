@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from hpcprof.profiles.columns.joins import latest_rows
-from hpcprof.profiles.columns.unique import each
+from hpcprof.profiles.columns.unique import map_unique
 from hpcprof.profiles.readers.communicators import UNKNOWN, WORLD, Communicator, numbered_text, ranks_in_short
 from hpcprof.profiles.readers.nsys.export import MISSING, NO_ID, REQUIRED, NsysExport
 from hpcprof.profiles.readers.nsys.origin import mpi_processes
@@ -57,12 +57,16 @@ class CommunicatorHandles:
         """Return the handle of the communicator of all ranks in each process, `MISSING` if it is unknown."""
         by_all = self._created == MISSING
         handles = dict(zip(self._owner[by_all].tolist(), self._handle[by_all].tolist(), strict=True))
-        return each(self._owners(process), lambda owner: handles.get(owner, MISSING))
+        return map_unique(self._owners(process), lambda owner: handles.get(owner, MISSING))
 
     def _owners(self, process: Ints) -> Ints:
         """Return the rank of each process; 0 for all where the export has one rank."""
         ranks = self._rank_of_process
-        return each(process, lambda pid: ranks.get(pid, NO_ID)) if ranks else np.zeros(len(process), np.int64)
+        return (
+            map_unique(process, lambda pid: ranks.get(pid, NO_ID))
+            if ranks
+            else np.zeros(len(process), np.int64)
+        )
 
     def at(self, process: Ints, handle: Ints, time: Ints) -> tuple[list[Communicator], Ints]:
         """Return communicators, and which of them each handle of a process stands for at a time.

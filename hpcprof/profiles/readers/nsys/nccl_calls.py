@@ -1,7 +1,5 @@
 """Collectives of an nsys export, from NCCL's own ranges and their payloads."""
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from hpcprof.profiles.collective_operations import operation
@@ -39,7 +37,7 @@ def read_collectives(export: NsysExport, events: NvtxEvents, strings: StringTabl
         return Collectives.empty()
     calls = _Calls(export, events)
     launched_by = launching_calls(calls.texts, calls.name, calls.thread)
-    operations = strings_of(strings, [operation(text) for text in calls.texts])[calls.name]
+    operations = strings.add_all(map(operation, calls.texts))[calls.name]
     chosen = np.flatnonzero(operations != NO_NAME)
     return Collectives(
         start=calls.start[launched_by][chosen],
@@ -49,11 +47,6 @@ def read_collectives(export: NsysExport, events: NvtxEvents, strings: StringTabl
         operation=operations[chosen],
         **{column: values[chosen] for column, values in _decode_payloads(export, calls, strings).items()},
     )
-
-
-def strings_of(strings: StringTable, texts: Sequence[str | None]) -> Ints:
-    """Return the numbers of texts, of which there may be none."""
-    return np.array([strings.add(text) for text in texts], np.int64)
 
 
 class _Calls:
@@ -101,7 +94,7 @@ def _decode_payloads(export: NsysExport, calls: _Calls, strings: StringTable) ->
         )
         identity, identified = payloads.values(*COMMUNICATOR)
         used, number = np.unique(identity, return_inverse=True)
-        names = strings_of(strings, [f"0x{value:016x}" for value in used.tolist()])
+        names = strings.add_all(f"0x{value:016x}" for value in used.tolist())
         communicator[rows] = np.where(identified, names[number], NO_NAME)
         message, sized = payloads.values(*MESSAGE)
         fits = sized & (message <= np.uint64(np.iinfo(np.int64).max))

@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcprof.profiles.columns.unique import each, numbered, numbered_rows
+from hpcprof.profiles.columns.unique import map_unique, numbered, numbered_rows
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
 from hpcprof.profiles.readers.nsys.export import (
     MISSING,
@@ -179,7 +179,7 @@ def _with_domain(domain: Ints, name: Ints, strings: StringTable) -> Ints:
     result: Ints = name.copy()
     rows = np.flatnonzero((domain != NO_NAME) & (name != NO_NAME))
     texts = strings.array()
-    result[rows] = each(
+    result[rows] = map_unique(
         domain[rows] * len(texts) + name[rows],
         lambda pair: strings.add(f"{texts[pair // len(texts)]}:{texts[pair % len(texts)]}"),
     )

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from hpcprof.profiles.columns.unique import distinct, each, numbered_rows
+from hpcprof.profiles.columns.unique import distinct, map_unique, numbered_rows
 from hpcprof.profiles.host_memory import host_memory
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
 from hpcprof.profiles.readers.nsys.export import (
@@ -30,6 +30,7 @@ from hpcprof.profiles.timeline import (
     OsCalls,
     along_axes,
     concatenate,
+    empty_columns,
 )
 
 _CALL = {
@@ -118,7 +119,7 @@ def read_calls(export: NsysExport) -> tuple[IntColumns, list[Loss]]:
     """Read the API calls, and say what is left out."""
     table = export.table(_CALLS)
     if table is None:
-        return _no_columns(*_CALL), []
+        return empty_columns(_CALL), []
     table.require("nameId")
     return with_odd_fields(table.read_bulk(_CALL), Subject.CALL)
 
@@ -183,7 +184,7 @@ def read_kernels(export: NsysExport, only_process: int) -> tuple[IntColumns, lis
     """
     table = export.table(_KERNELS)
     if table is None:
-        return _no_columns(*_KERNEL, "process"), []
+        return empty_columns((*_KERNEL, "process")), []
     table.require("demangledName")
     return read_operations(table, _KERNEL, only_process, Subject.KERNEL)
 
@@ -228,7 +229,7 @@ def read_graphs(export: NsysExport, strings: StringTable, only_process: int) -> 
     if table is None:
         return Operations.empty(), []
     columns, lost = read_operations(table, {**_OPERATION, "graphId": NO_ID}, only_process, Subject.GRAPH)
-    name = each(columns["graphId"], lambda graph: strings.add(f"CUDA graph {graph}"))
+    name = map_unique(columns["graphId"], lambda graph: strings.add(f"CUDA graph {graph}"))
     category = np.full(len(name), int(Category.COMP))
     hidden = losses(LossKind.GRAPH, Subject.GRAPH, {"": len(name)})
     return Operations(**_shared_columns(columns), name=name, category=category), [*lost, *hidden]
@@ -299,7 +300,3 @@ def with_odd_fields(table: BulkColumns, subject: Subject) -> tuple[IntColumns, l
     """Return the columns, and count the odd fields but the times, which are checked with all others."""
     odd_counts = {name: count for name, count in table.odd.items() if name not in ("start", "end")}
     return table.integers, losses(LossKind.FIELD, subject, odd_counts, len(table.integers["start"]))
-
-
-def _no_columns(*names: str) -> IntColumns:
-    return {name: np.empty(0, np.int64) for name in names}

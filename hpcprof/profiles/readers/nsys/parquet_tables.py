@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from hpcprof.common.errors import DamagedInput
+from hpcprof.common.errors import DamagedInput, first_line
 from hpcprof.profiles.input_bounds import bomb, max_unpacked_bytes
-from hpcprof.profiles.readers.nsys.table_pages import BinaryColumn, TableColumns, Wanted
+from hpcprof.profiles.readers.nsys.table_pages import BinaryColumn, TableColumns, Wanted, quoted
 from hpcprof.profiles.timeline import Ints
 
 SUFFIX = ".parquet"
@@ -54,12 +54,11 @@ class ParquetTables(msgspec.Struct):
         if table in self.copied:
             return
         content = self._content(table)
-        names = ", ".join('"' + name.replace('"', '""') + '"' for name in content.column_names)
-        quoted = '"' + table.replace('"', '""') + '"'
-        self.connection.execute(f"CREATE TABLE {quoted} ({names})")
+        names = ", ".join(map(quoted, content.column_names))
+        self.connection.execute(f"CREATE TABLE {quoted(table)} ({names})")
         marks = ", ".join("?" * content.num_columns)
         rows = zip(*(_values(column.combine_chunks()) for column in content.columns), strict=True)
-        self.connection.executemany(f"INSERT INTO {quoted} VALUES ({marks})", rows)
+        self.connection.executemany(f"INSERT INTO {quoted(table)} VALUES ({marks})", rows)
         self.copied.add(table)
 
     def _content(self, table: str, columns: list[str] | None = None) -> pa.Table:
@@ -90,10 +89,9 @@ class ParquetTables(msgspec.Struct):
         except MemoryError:  # Arrow's is one of its own errors, too
             raise
         except (pa.ArrowException, OSError) as error:
-            file = self.files[table]
-            first = (str(error).splitlines() or ["no message"])[0].rstrip(".")
+            folder, name = self.files[table].parent, self.files[table].name
             raise DamagedInput(
-                f"{file.parent} cannot be read as a Parquet export of nsys: {file.name}: {first}."
+                f"{folder} cannot be read as a Parquet export of nsys: {name}: {first_line(error)}."
             ) from None
 
 

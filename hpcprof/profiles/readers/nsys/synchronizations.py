@@ -18,6 +18,7 @@ from hpcprof.profiles.timeline import (
     Ints,
     Synchronizations,
     SyncKind,
+    empty_columns,
 )
 from hpcprof.profiles.waiting_calls import QUERY, UNKNOWN, kinds_by_call
 
@@ -132,7 +133,7 @@ def _by_type(kind: Ints, event: Ints) -> Ints:
 def _read_records(export: NsysExport, only_process: int) -> tuple[IntColumns, list[Loss]]:
     table = export.table(_RECORDS)
     if table is None:
-        return {name: np.empty(0, np.int64) for name in (*_RECORD_COLUMNS, "process")}, []
+        return empty_columns((*_RECORD_COLUMNS, "process")), []
     columns, _, odd_counts = table.read_bulk(_RECORD_COLUMNS)
     columns["process"] = process_of(table, columns["globalPid"], only_process)
     return columns, losses(LossKind.FIELD, Subject.SYNCHRONIZATION, odd_counts)

@@ -19,6 +19,11 @@ from numpy.typing import NDArray
 from hpcprof.profiles.timeline import Ints, Mask
 
 
+def quoted(name: str) -> str:
+    """Return a name of an export as it is written in SQL."""
+    return '"' + name.replace('"', '""') + '"'
+
+
 class BinaryColumn(msgspec.Struct, frozen=True):
     """A column of bytes or NULL: row i is ``content[begin[i]:end[i]]`` if ``present[i]``, else NULL.
 

@@ -20,7 +20,7 @@ from hpcprof.profiles.collective_operations import (
     mpi_function,
 )
 from hpcprof.profiles.columns.joins import latest_rows
-from hpcprof.profiles.columns.unique import distinct, each, numbered_rows
+from hpcprof.profiles.columns.unique import distinct, map_unique, numbered_rows
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
 from hpcprof.profiles.readers.communicators import (
     NULL,
@@ -201,7 +201,7 @@ def operations(
         world = next((row for row, comm in enumerate(comms) if comm.name == WORLD), len(comms) - 1)
         number[~message & (number == len(comms) - 1)] = world
     size, rank_in = (np.array([getattr(c, name) for c in comms])[number] for name in ("size", "rank"))
-    names = np.array([strings.add(comm.name) for comm in comms], np.int64)
+    names = strings.add_all(comm.name for comm in comms)
     within = np.where(described_events.peer < _NO_RANKS, described_events.peer, NO_PEER)
     if archive.of_eztrace:
         passed, received = _argument_sizes(described_events, kind, message, size, rank_in == within, strings)
@@ -293,7 +293,7 @@ def _without_record(events: CalledEvents, strings: StringTable) -> list[Loss]:
 def _with_operations(events: CalledEvents, strings: StringTable) -> tuple[CalledEvents, Ints]:
     """Return the events without those that make communicators, and the operation of each."""
     functions = [mpi_function(f"MPI_{name}") for name in _COLLECTIVES]
-    numbers = np.array([strings.add(item.operation if item else None) for item in functions], np.int64)
+    numbers = strings.add_all(item.operation if item else None for item in functions)
     in_call = events.communicator == UNDEFINED
     collective = np.isin(events.kind, (MpiKind.COLLECTIVE, MpiKind.END_COLLECTIVE)) & ~in_call
     has_operation = ~collective | (events.tag < len(numbers))
@@ -409,4 +409,4 @@ def _argument_sizes(
 
 
 def _translate_ranks(values: Ints, numbers: Mapping[int, int], otherwise: int) -> Ints:
-    return each(values, lambda key: numbers.get(key, otherwise))
+    return map_unique(values, lambda key: numbers.get(key, otherwise))

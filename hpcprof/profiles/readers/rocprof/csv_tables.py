@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
-from hpcprof.common.errors import DamagedInput
+from hpcprof.common.errors import DamagedInput, first_line
 from hpcprof.profiles.columns.unique import distinct, numbered_rows
 from hpcprof.profiles.gzip_file import content_of
 from hpcprof.profiles.input_bounds import expect_cells, first_repeated_name
@@ -165,7 +165,7 @@ class _Folder:
         except OSError as error:
             raise DamagedInput(f"{path} cannot be read: {error.strerror or 'it is not a table'}.") from None
         except pa.ArrowException as error:
-            raise DamagedInput(f"{path} cannot be read as a table: {str(error).splitlines()[0]}.") from None
+            raise DamagedInput(f"{path} cannot be read as a table: {first_line(error)}.") from None
         damaged += [incomplete.decode("utf-8", "replace")] if incomplete and complete else []
         absent = [name for name in required if name not in columns.column_names]
         if absent:

@@ -17,12 +17,14 @@ import numpy as np
 import pyarrow as pa
 
 from hpcprof.common.errors import DamagedInput
+from hpcprof.common.paths import read_only_uri
 from hpcprof.profiles.columns.joins import matches
-from hpcprof.profiles.columns.unique import distinct, each, numbered, numbered_rows
+from hpcprof.profiles.columns.unique import distinct, map_unique, numbered, numbered_rows
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
 from hpcprof.profiles.readers import environment_allowlist
 from hpcprof.profiles.readers.declaration import REPLACED, SeveralRanks, rank_from_name
-from hpcprof.profiles.readers.nsys.export import NO_ID, REQUIRED, ExportTable, NsysExport, open_export, quoted
+from hpcprof.profiles.readers.nsys.export import NO_ID, REQUIRED, ExportTable, NsysExport, open_export
+from hpcprof.profiles.readers.nsys.table_pages import quoted
 from hpcprof.profiles.readers.rocprof import ROCPD
 from hpcprof.profiles.readers.rocprof.records import (
     GRID,
@@ -109,7 +111,7 @@ def several_ranks(path: Path) -> SeveralRanks | None:
 def is_rocpd(path: Path) -> bool:
     """Return whether a file is an SQLite database with tables of rocpd."""
     try:
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+        with closing(sqlite3.connect(read_only_uri(path), uri=True)) as connection:
             names = connection.execute("SELECT name FROM sqlite_master")
             return any(str(name).startswith("rocpd_") for (name,) in names)
     except sqlite3.Error:
@@ -225,7 +227,7 @@ class DatabasePart(msgspec.Struct, frozen=True, dict=True):
             elif name not in columns and default is not None:
                 columns[name] = np.full(count, default)
         processes = self.processes
-        columns["process"] = each(columns.pop("pid"), lambda pid: self.process(processes.get(pid, pid)))
+        columns["process"] = map_unique(columns.pop("pid"), lambda pid: self.process(processes.get(pid, pid)))
         return columns
 
     def _tracks(self, table: ExportTable) -> IntColumns:
@@ -245,7 +247,7 @@ class DatabasePart(msgspec.Struct, frozen=True, dict=True):
             "start": columns["start"],
             "end": columns["end"],
             "process": columns["process"],
-            "device": each(agent, lambda key: agents[key].device if key in agents else max(key, 0)),
+            "device": map_unique(agent, lambda key: agents[key].device if key in agents else max(key, 0)),
             "queue": columns["queue_id"],
             "stream": columns["stream_id"],
             "name": name,
@@ -336,11 +338,11 @@ class DatabasePart(msgspec.Struct, frozen=True, dict=True):
         threads = {number: tid for number, tid in listed if _whole(number, tid)}
         return {
             **{key: columns[key] for key in ("start", "end", "process")},
-            "thread": each(columns["tid"], lambda tid: threads.get(tid, tid)),
+            "thread": map_unique(columns["tid"], lambda tid: threads.get(tid, tid)),
             "name": name,
             "stack": self._of_events(columns["event_id"], events, "stack_id"),
             "kind": kind,
-            "style": each(columns["name_id"], lambda key: style_of(self.texts.get(key, ""))),
+            "style": map_unique(columns["name_id"], lambda key: style_of(self.texts.get(key, ""))),
         }
 
     def _messages(self, categories: Ints, strings: StringTable) -> tuple[Ints, Ints]:

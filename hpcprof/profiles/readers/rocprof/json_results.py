@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from hpcprof.common.errors import DamagedInput
-from hpcprof.profiles.columns.unique import each, numbered_rows
+from hpcprof.profiles.columns.unique import map_unique, numbered_rows
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
 from hpcprof.profiles.readers.declaration import foreign_trace, rank_from_name
 from hpcprof.profiles.readers.rocprof import ROCPROFV3
@@ -31,7 +31,6 @@ from hpcprof.profiles.readers.rocprof.records import (
     Records,
     architectures,
     direction,
-    empty_columns,
     gpus_of,
     join_records,
     kind_of,
@@ -39,7 +38,16 @@ from hpcprof.profiles.readers.rocprof.records import (
     timeline,
 )
 from hpcprof.profiles.readers.string_table import StringTable
-from hpcprof.profiles.timeline import NO_NAME, Columns, Fact, IntColumns, Ints, Origin, Timeline
+from hpcprof.profiles.timeline import (
+    NO_NAME,
+    Columns,
+    Fact,
+    IntColumns,
+    Ints,
+    Origin,
+    Timeline,
+    empty_columns,
+)
 
 KEY = "rocprofiler-sdk-tool"
 _MAX_NUMBER = (1 << 63) - 1
@@ -396,10 +404,10 @@ class _ProcessReader:
         ], row
 
     def _devices(self, agent: Ints) -> Ints:
-        return each(agent, lambda number: self.agents[number].device if number in self.agents else 0)
+        return map_unique(agent, lambda number: self.agents[number].device if number in self.agents else 0)
 
     def _name_ids(self, numbers: Ints, texts: Mapping[int, str]) -> Ints:
-        return each(numbers, lambda number: self._strings.add(texts.get(number) or None))
+        return map_unique(numbers, lambda number: self._strings.add(texts.get(number) or None))
 
 
 class _Fields:

@@ -40,6 +40,7 @@ from hpcprof.profiles.timeline import (
     Ranges,
     Style,
     Timeline,
+    empty_columns,
 )
 
 _AXES = ("x", "y", "z")
@@ -103,11 +104,6 @@ def direction(name: str) -> tuple[str, HostMemory]:
         return name, HostMemory.UNKNOWN
     memory = HostMemory.UNKNOWN if "HOST" in match.groups() else HostMemory.NONE
     return f"[HIP memcpy {match[1].title()}-to-{match[2].title()}]", memory
-
-
-def empty_columns(names: Sequence[str]) -> IntColumns:
-    """Return columns without rows."""
-    return {name: np.empty(0, np.int64) for name in names}
 
 
 class Records(msgspec.Struct):

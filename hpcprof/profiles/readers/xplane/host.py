@@ -15,7 +15,7 @@ import numpy as np
 
 from hpcprof.profiles.columns.intervals import outermost, styles_of_threads
 from hpcprof.profiles.columns.ordering import by_time
-from hpcprof.profiles.columns.unique import distinct, each, numbered, numbered_rows, rows_by_key
+from hpcprof.profiles.columns.unique import distinct, map_unique, numbered, numbered_rows, rows_by_key
 from hpcprof.profiles.readers.communicators import of_one_process, ranks_in_short
 from hpcprof.profiles.readers.string_table import StringTable
 from hpcprof.profiles.readers.xplane.hlo import CONTAINERS, HloOperation, HloProgram
@@ -157,7 +157,7 @@ class _Threads:
             Operators, (self._operators(launched), self._operators(on_devices.take(~collective)))
         )
         name = self._plane.metadata_name
-        called = each(self._plane.metadata_id[calls], lambda key: self._strings.add(name(key) or None))
+        called = map_unique(self._plane.metadata_id[calls], lambda key: self._strings.add(name(key) or None))
         return OnHost(
             ApiCalls(**self._columns(calls), name=called, correlation=self._correlation[calls]),
             concatenate(Ranges, (self._ranges(), self._modules())),
@@ -199,7 +199,7 @@ class _Threads:
         calls = np.flatnonzero(self._is_call & (self._op != NOT_GIVEN))
         texts = {text: number for number, text in enumerate(self._op_texts)}
         marks = np.flatnonzero(plane.matching(texts.__contains__) & ~self._is_call)
-        marked = each(plane.metadata_id[marks], lambda key: texts[plane.metadata_name(key)])
+        marked = map_unique(plane.metadata_id[marks], lambda key: texts[plane.metadata_name(key)])
         votes: list[tuple[int, int, int]] = []
         for (line,), group in rows_by_key(plane.line[marks]) if len(marks) else ():
             rows = group[np.argsort(plane.start[marks[group]], kind="stable")]

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from hpcprof.profiles.columns.unique import each
+from hpcprof.profiles.columns.unique import map_unique
 from hpcprof.profiles.readers.xplane.wire import NO_PART, Bytes, Damage, Field, Fields, columns_of, fields_of
 from hpcprof.profiles.timeline import Ints, Mask, has_plausible_times
 
@@ -107,7 +107,7 @@ class Plane(msgspec.Struct, frozen=True, dict=True):
         texts: dict[str, int] = {}
         position = np.full(len(rows), NOT_GIVEN)
         references = np.flatnonzero(kind == _REFERENCE)
-        position[references] = each(
+        position[references] = map_unique(
             value[references], lambda key: texts.setdefault(self.stat_names.get(key, ""), len(texts))
         )
         for at in np.flatnonzero(kind == _TEXT).tolist():

@@ -12,7 +12,7 @@ import numpy as np
 
 from hpcprof.common.errors import DamagedInput, reading
 from hpcprof.profiles import kernel_classification
-from hpcprof.profiles.columns.unique import each
+from hpcprof.profiles.columns.unique import map_unique
 from hpcprof.profiles.host_memory import HostMemory, host_memory
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
 from hpcprof.profiles.readers.declaration import rank_from_name
@@ -76,7 +76,7 @@ def work_of(
 
 def _kernels(plane: Plane, columns: IntColumns, rows: Ints, strings: StringTable) -> Kernels:
     # HIP's loader gives the symbol of a kernel's descriptor.
-    name = each(
+    name = map_unique(
         plane.metadata_id[rows], lambda key: strings.add(plane.metadata_name(key).removesuffix(".kd") or None)
     )
     texts, position = plane.texts("kernel_details")
@@ -95,7 +95,7 @@ def _kernels(plane: Plane, columns: IntColumns, rows: Ints, strings: StringTable
 
 def _memory(plane: Plane, columns: IntColumns, rows: Ints, strings: StringTable) -> MemoryOperations:
     platform = "HIP" if plane.stats.get("device_vendor") == "AMD" else "CUDA"
-    name = each(
+    name = map_unique(
         plane.metadata_id[rows], lambda key: strings.add(_memory_name(plane.metadata_name(key), platform))
     )
     size, kind = np.full(len(rows), NO_BYTES), np.full(len(rows), int(HostMemory.UNKNOWN))

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hpcprof.profiles import kernel_classification
-from hpcprof.profiles.columns.unique import each
+from hpcprof.profiles.columns.unique import map_unique
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
 from hpcprof.profiles.readers.string_table import StringTable
 from hpcprof.profiles.readers.xplane.hlo import COLLECTIVES, CONTAINERS
@@ -189,8 +189,10 @@ class _Core:
         plane, rows = self._plane, np.flatnonzero(chosen)
         texts = {key: operation.name for key, operation in self._operations.items()}
         key = plane.metadata_id[rows]
-        name = each(key, lambda number: self._strings.add(texts.get(number) or None))
-        whole = each(key, lambda number: self._strings.add(_HALF.sub("", texts.get(number, "")) or None))
+        name = map_unique(key, lambda number: self._strings.add(texts.get(number) or None))
+        whole = map_unique(
+            key, lambda number: self._strings.add(_HALF.sub("", texts.get(number, "")) or None)
+        )
         return {
             "start": plane.start[rows],
             "end": plane.end[rows],
@@ -211,7 +213,7 @@ class _Core:
             end=span[:, 1],
             process=np.full(count, self._process),
             thread=np.full(count, _THREAD),
-            name=each(self._plane.metadata_id[rows], name_of),
+            name=map_unique(self._plane.metadata_id[rows], name_of),
             style=np.full(count, int(Style.START_END)),
         )
 
