@@ -64,6 +64,7 @@ from hpcprof.analysis.explain.whole_run import (
     rare_steps,
     rest_of_capture,
     series_findings,
+    uneven_threads,
     unexplained_idle,
     unexplained_in_mpi,
     unexplained_waiting,
@@ -236,7 +237,10 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     doubts += [*slow_hosts(built.graph, slow), *uncertain, *map(rare_steps, rare)]
     pipeline, loose = built.graph.is_pipeline, built.loose_ranks
     if is_mpi:
-        waiting = unexplained_in_mpi(built.graph, weights, findings, elapsed)
+        waiting = (
+            *uneven_threads(timelines),
+            *unexplained_in_mpi(built.graph, weights, findings, elapsed),
+        )
     else:
         waiting = unexplained_waiting(inputs, findings, elapsed, pipeline, loose, once)
     covered = float(series.wall.sum()) if len(series.wall) else recorded_elapsed

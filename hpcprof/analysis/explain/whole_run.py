@@ -39,8 +39,9 @@ from hpcprof.analysis.steps.capture_losses import MIGRATION
 from hpcprof.analysis.steps.run_step import PARTS, StepSeries, step_series, whole_steps
 from hpcprof.analysis.steps.wall_time import step_intervals
 from hpcprof.common.units import counted, format_bytes, format_ns, named_ranks
+from hpcprof.profiles.columns.unique import numbered_rows
 from hpcprof.profiles.losses import LossKind, sum_losses
-from hpcprof.profiles.timeline import Category, Floats, Mask, Timeline
+from hpcprof.profiles.timeline import NO_NAME, Category, Floats, Mask, Timeline
 from hpcprof.runs.step_time import single_long_steps
 
 _MIN_COPYING_PCT = 20.0
@@ -514,3 +515,35 @@ def waits_between_streams(replay: Replay) -> Iterator[NotJudged]:
         f"once, a step would take up to {format_ns(gained)} less. No profile records whether their data and "
         "the GPU allow that",
     )
+
+
+def uneven_threads(timelines: Mapping[int, Timeline]) -> Iterator[NotJudged]:
+    """Yield the range whose work the threads of a rank share least evenly, such as a region of OpenMP.
+
+    All of its threads enter such a range equally often. A replay has the first thread of each rank alone.
+    """
+    most_idle, unjudged = float(LEAST_ESTIMATE_PCT), list[NotJudged]()
+    for rank, timeline in timelines.items():
+        ranges = timeline.ranges
+        if not len(ranges):
+            continue
+        span = int(ranges.end.max() - ranges.start.min())
+        keys, number = numbered_rows(ranges.name, ranges.thread)
+        visits, took = np.bincount(number), np.bincount(number, ranges.end - ranges.start)
+        first = np.flatnonzero(np.diff(keys[:, 0], prepend=NONE - 1))
+        threads = np.diff(first, append=len(keys))
+        longest, shortest = np.maximum.reduceat(took, first), np.minimum.reduceat(took, first)
+        is_shared = np.minimum.reduceat(visits, first) == np.maximum.reduceat(visits, first)
+        is_shared &= (threads > 1) & (keys[first, 0] != NO_NAME)
+        idle = np.where(is_shared, longest - np.add.reduceat(took, first) / threads, 0.0) * 100 / max(span, 1)
+        row = int(idle.argmax())
+        if idle[row] < most_idle:
+            continue
+        most_idle = float(idle[row])
+        reason = (
+            f"{threads[row]} threads of rank {rank} take between {format_ns(shortest[row])} and "
+            f"{format_ns(longest[row])} in it. Shared evenly, this work would take up to {most_idle:.0f} % "
+            "of the time less; findings are about the first thread of each rank"
+        )
+        unjudged = [NotJudged(f"threads in {timeline.strings[keys[first[row], 0]]}", reason)]
+    yield from unjudged

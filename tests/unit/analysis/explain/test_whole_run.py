@@ -20,6 +20,7 @@ from hpcprof.analysis.explain.whole_run import (
     incomplete_capture,
     moving_pages,
     rest_of_capture,
+    uneven_threads,
     unexplained_idle,
     with_page_waits,
     without_judged_copies,
@@ -201,3 +202,17 @@ def test_copies_that_the_replay_prices_are_one_finding() -> None:
     for replayed in ([priced], [replace(host, alternatives=(priced,))]):
         assert without_judged_copies([copies, host], replayed) == [host]
     assert without_judged_copies([copies, host], [host]) == [copies, host]
+
+
+def test_threads_that_share_a_range_unevenly_are_not_judged_in_silence() -> None:
+    regions = [
+        (100 * at, 100 * at + length, "OpenMP Parallel", thread)
+        for at in range(10)
+        for thread, length in enumerate((30, 80))
+    ]
+    others = [(0, 900, "main", 0), (10, 400, "loader", 5), (20, 30, "loader", 6), (40, 50, "loader", 6)]
+    (unjudged,) = uneven_threads({0: timeline(), 3: timeline(ranges=[*regions, *others])})
+    assert unjudged.what == "threads in OpenMP Parallel"
+    assert unjudged.reason.startswith("2 threads of rank 3 take between 300.0 ns and 800.0 ns in it. Shared ")
+    assert "up to 26 % of the time less" in unjudged.reason  # 250 of 980 ns
+    assert not [*uneven_threads({0: timeline(ranges=others)})]
