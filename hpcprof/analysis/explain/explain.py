@@ -237,15 +237,13 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     doubts += [*slow_hosts(built.graph, slow), *uncertain, *map(rare_steps, rare)]
     pipeline, loose = built.graph.is_pipeline, built.loose_ranks
     if is_mpi:
-        waiting = (
-            *uneven_threads(timelines),
-            *unexplained_in_mpi(built.graph, weights, findings, elapsed),
-        )
+        waiting = unexplained_in_mpi(built.graph, weights, findings, elapsed)
     else:
         waiting = unexplained_waiting(inputs, findings, elapsed, pipeline, loose, once)
     covered = float(series.wall.sum()) if len(series.wall) else recorded_elapsed
     breakdown = inputs.tables["breakdown"]
     capture_notes = (
+        *(uneven_threads(timelines) if is_mpi else ()),
         *moving_pages(breakdown, inputs.tables["memops"]),
         *double_precision(inputs.tables["kernels"]),
         *rest_of_capture(breakdown, covered, bool(len(series.wall))),

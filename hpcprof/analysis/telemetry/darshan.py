@@ -104,8 +104,7 @@ def _totals(logs: Sequence[NamedLog]) -> Iterator[str]:
         longest = format_duration(max(log.run_time_s for _, log in logs))
         jobs = len({log.job_id for _, log in logs})
         many = f"{jobs} jobs with {processes} in all, each up to" if jobs > 1 else f"{processes} in"
-        alone = "; open one log for the figures of its job" if jobs > 1 else ""
-        yield f"{many} {longest}: {'; '.join(sums)}{alone}"
+        yield f"{many} {longest}: {'; '.join(sums)}"
     whole = sum(log.ranks * log.run_time_s for _, log in logs)
     taken = sum(record.read_s + record.write_s + record.meta_s for record in records)
     if taken > len(modules) * whole > 0:

@@ -110,7 +110,6 @@ def test_logs_of_several_jobs_are_not_told_as_one() -> None:
     logs = [NamedLog(name, log(job_id=job)) for name, job in (("a", 7), ("b", 8), ("c", 8))]
     reason = darshan_tables(RunLogs(logs))["darshan_files"].reason
     assert reason.startswith("2 jobs with 6 ranks in all, each up to 20 s: POSIX 0 B read")
-    assert "; open one log for the figures of its job" in reason
 
 
 def test_ranks_wait_in_a_file_for_the_one_with_least_time_in_collective_calls() -> None:
