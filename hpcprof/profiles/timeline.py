@@ -35,6 +35,9 @@ NO_TAG = NO_ROOT = NO_WAIT = -1
 LATEST = 1 << 62
 """A later stamp is damage: no clock of a profiler reaches it, and nanoseconds since 1970 do so in 2116."""
 
+BEFORE_ALL, AFTER_ALL = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)
+"""Moments before and after all others, for events that do not exist."""
+
 LONGEST = 1 << 53
 """A longer duration is damage: nothing in a profile lasts 104 days, and sums of such durations overflow."""
 HOST = -1

@@ -16,9 +16,7 @@ from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.columns.intervals import outermost
 from hpcprof.profiles.columns.ordering import as_of, ascends
 from hpcprof.profiles.columns.unique import in_ranges, numbered_rows, rows_by_key
-from hpcprof.profiles.timeline import NO_NAME, ApiCalls, Ints, Ranges, Timeline
-
-_LATEST_NS = int(np.iinfo(np.int64).max)
+from hpcprof.profiles.timeline import AFTER_ALL, NO_NAME, ApiCalls, Ints, Ranges, Timeline
 
 Thread = tuple[int, int]
 """The process and the thread."""
@@ -52,7 +50,7 @@ class StepFunction(msgspec.Struct, frozen=True):
     def changes_inside(self, start: Ints, end: Ints) -> Ints:
         """Return the moments inside disjoint intervals, sorted by start, at which the value changes."""
         time = self.time[
-            slice(*np.searchsorted(self.time, (start.min(initial=_LATEST_NS), end.max(initial=0))))
+            slice(*np.searchsorted(self.time, (start.min(initial=AFTER_ALL), end.max(initial=0))))
         ]
         interval = np.searchsorted(start, time) - 1
         inside = (interval >= 0) & (time < np.append(end, 0)[interval])

@@ -8,7 +8,7 @@ from hpcprof.analysis.steps.step_ranges import steps_of
 from hpcprof.profiles.columns.intervals import coverage, difference, outermost, union
 from hpcprof.profiles.columns.unique import rows_by_key
 from hpcprof.profiles.os_calls import kind_of_call
-from hpcprof.profiles.timeline import Timeline
+from hpcprof.profiles.timeline import AFTER_ALL, Timeline
 
 
 def os_calls(timeline: Timeline) -> Outcome:
@@ -26,7 +26,7 @@ def os_calls(timeline: Timeline) -> Outcome:
         in_steps = union(steps.ranges.start, steps.ranges.end)
     else:
         # The first thread has the lowest number; calls of no thread have 0.
-        first = int(np.argmin(np.where(calls.thread > 0, calls.thread, np.iinfo(np.int64).max)))
+        first = int(np.argmin(np.where(calls.thread > 0, calls.thread, AFTER_ALL)))
         process, thread = int(calls.process[first]), int(calls.thread[first])
         in_steps = union(calls.start.min(keepdims=True), calls.end.max(keepdims=True))
     calls = calls.take((calls.process == process) & (calls.thread == thread))

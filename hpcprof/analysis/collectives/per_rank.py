@@ -22,11 +22,20 @@ from hpcprof.profiles.columns.unique import (
 )
 from hpcprof.profiles.kernel_classification import carried_out, load
 from hpcprof.profiles.readers.nsys import NSYS
-from hpcprof.profiles.timeline import NO_BYTES, NO_NAME, NO_PEER, UNKNOWN_RANKS, Category, Ints, Timeline
+from hpcprof.profiles.timeline import (
+    AFTER_ALL,
+    BEFORE_ALL,
+    NO_BYTES,
+    NO_NAME,
+    NO_PEER,
+    UNKNOWN_RANKS,
+    Category,
+    Ints,
+    Timeline,
+)
 from hpcprof.profiles.waiting_calls import launches_graph
 
 _NO_ROW = -1
-_EARLIEST_NS, _LATEST_NS = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)
 
 
 @dataclass(frozen=True)
@@ -179,7 +188,7 @@ def _from_calls(timeline: Timeline) -> tuple[_Collectives, list[str]]:
     unrecorded = _from_kernel_names(timeline, carried_out_by_name(timeline, only_unrecorded=True), unowned)
     spare = len(rows) - len(distinct(kernel)) - len(unrecorded.start)
     carrying = rows[kernel]
-    first, last = np.full(len(carriers), _LATEST_NS), np.full(len(carriers), _EARLIEST_NS)
+    first, last = np.full(len(carriers), AFTER_ALL), np.full(len(carriers), BEFORE_ALL)
     np.minimum.at(first, owner, kernels.start[carrying])
     np.maximum.at(last, owner, kernels.end[carrying])
     device = np.zeros(len(carriers), np.int64)
@@ -276,7 +285,7 @@ def _from_kernel_names(
     rows = rows[np.argsort(kernels.start[rows], kind="stable")]
     count = len(rows)
     kernel, call = _launches(timeline, rows)
-    launched = np.full(count, _EARLIEST_NS)
+    launched = np.full(count, BEFORE_ALL)
     launched[kernel] = timeline.calls.start[call]
     names = [named[number] for number in kernels.name[rows].tolist()]
     _, group = np.unique(np.array(names, str), return_inverse=True)
@@ -324,7 +333,7 @@ def _beside_operators(timeline: Timeline, collectives: _Collectives) -> Ints:
 
     The exposed time of collectives that run together thus counts once.
     """
-    earlier = np.append(_EARLIEST_NS, np.maximum.accumulate(collectives.end)[:-1])[: len(collectives.end)]
+    earlier = np.append(BEFORE_ALL, np.maximum.accumulate(collectives.end)[:-1])[: len(collectives.end)]
     alone = np.clip(earlier, collectives.start, collectives.end)
     beside: Ints = alone - collectives.start + coverage(alone, collectives.end, host_compute(timeline))
     return beside

@@ -14,12 +14,10 @@ from hpcprof.analysis.mpi.ideal import ideal_times
 from hpcprof.analysis.mpi.matching import RunMpi
 from hpcprof.analysis.mpi.run_lists import START_CALLS
 from hpcprof.profiles.columns.unique import rows_by_key
-from hpcprof.profiles.timeline import Ints
+from hpcprof.profiles.timeline import LATEST, Ints
 
 DIGITS = 3
 """Decimals of efficiencies in percent."""
-_FAR_NS = 1 << 62
-"""A moment beyond all others."""
 _NO_TIMES = np.empty(0, np.int64)
 
 _MAX_OVERHEAD_NS = 1_000
@@ -91,8 +89,8 @@ class _Span(msgspec.Struct):
     useful: int = 0
     common: int = 0
     ideal: int = 0
-    common_ends: tuple[int, int] = (_FAR_NS, -_FAR_NS)
-    ideal_ends: tuple[int, int] = (_FAR_NS, -_FAR_NS)
+    common_ends: tuple[int, int] = (LATEST, -LATEST)
+    ideal_ends: tuple[int, int] = (LATEST, -LATEST)
 
     def add(self, thread: _Thread, starts: Ints, ends: Ints) -> None:
         """Add starts and ends of intervals; a start and its end may be added by different calls."""
@@ -100,7 +98,7 @@ class _Span(msgspec.Struct):
             low, high = times(starts), times(ends)
             setattr(self, sums, getattr(self, sums) + int(high.sum() - low.sum()))
             first, last = getattr(self, f"{sums}_ends")
-            both = min(first, int(low.min(initial=_FAR_NS))), max(last, int(high.max(initial=-_FAR_NS)))
+            both = min(first, int(low.min(initial=LATEST))), max(last, int(high.max(initial=-LATEST)))
             setattr(self, f"{sums}_ends", both)
         self.useful += int(thread.useful(ends).sum() - thread.useful(starts).sum())
 
@@ -189,8 +187,8 @@ class Efficiencies:
         if rank not in self._regions:
             return
         number, start, end = self._regions[rank]
-        until = _FAR_NS if last else int(track.start[-1])
-        since = -_FAR_NS if first else int(track.start[0])
+        until = LATEST if last else int(track.start[-1])
+        since = -LATEST if first else int(track.start[0])
         begun, ended = ((stamps >= since) & (stamps < until) for stamps in (start, end))
         for scope in np.unique(number[begun | ended]).tolist():
             in_scope = number == scope

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from hpcprof.analysis.mpi.unnamed_receives import RankMessages, messages_of_unnamed
 from hpcprof.profiles.collective_operations import POINT_TO_POINT, WAITING
 from hpcprof.profiles.columns.unique import numbered_rows, position_in_group
-from hpcprof.profiles.timeline import Ints, Mask
+from hpcprof.profiles.timeline import AFTER_ALL, BEFORE_ALL, Ints, Mask
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -365,7 +365,7 @@ class RunLists(msgspec.Struct, dict=True):
         whole = np.add.reduce([values[:count] for values in completed])[places]
         cuts, last = [], 0
         for number, place in enumerate(places.tolist()):
-            following = whole[number + 1] if number + 1 < len(places) else np.iinfo(np.int64).max
+            following = whole[number + 1] if number + 1 < len(places) else AFTER_ALL
             if following - last > self.most_calls and whole[number] > last:
                 cuts.append({rank: int(moments[row][place]) for row, rank in enumerate(self._rows)})
                 last = int(whole[number])
@@ -391,7 +391,7 @@ class RunLists(msgspec.Struct, dict=True):
         weight = np.where(message, self._message_weight(rank, ops, peer), weights.of(rank, ops["comm"]))
         weight[~message & ((ops["comm"] == world) | self._unmatched_collectives(rows))] = 0
         so_far = np.concatenate(([np.uint64(0)], np.cumsum(weight[order], dtype=np.uint64)))
-        latest = np.concatenate(([np.iinfo(np.int64).min], np.maximum.accumulate(finished[order])))
+        latest = np.concatenate(([BEFORE_ALL], np.maximum.accumulate(finished[order])))
         main = slice(0, rows.threads[1])
         # A nonblocking collective, or one of another thread, divides nothing.
         usable = (ops["end"] == ops["begin"])[chosen] & (ops["begin"][chosen] < rows.threads[1])

@@ -18,9 +18,8 @@ from hpcprof.analysis.statistics.grouped import sums
 from hpcprof.common.units import listed, named_ranks
 from hpcprof.profiles.collective_operations import POINT_TO_POINT, MpiFunction, mpi_function
 from hpcprof.profiles.columns.unique import numbered_rows, rows_by_key
-from hpcprof.profiles.timeline import Ints
+from hpcprof.profiles.timeline import LATEST, Ints
 
-_FAR_NS = 1 << 62
 _SIZES = (0, 64, 1 << 10, 16 << 10, 256 << 10, 4 << 20)
 SIZE_CLASSES = ("0 B", "to 64 B", "to 1 KiB", "to 16 KiB", "to 256 KiB", "to 4 MiB", "over 4 MiB")
 """The classes of the bytes of a call."""
@@ -153,7 +152,7 @@ class _Sums:
         for (rank, _, size_class), name, part in zip(keys.tolist(), names, parts, strict=True):
             self._lengths.setdefault((rank, name, size_class), []).append(part)
         for (rank,), places in rows_by_key(calls.rank[counted]) if len(counted) else []:
-            low, high = self._extent.get(rank, (_FAR_NS, -_FAR_NS))
+            low, high = self._extent.get(rank, (LATEST, -LATEST))
             start, end = calls.own_start[counted[places]].min(), calls.own_end[counted[places]].max()
             self._extent[rank] = min(low, int(start)), max(high, int(end))
 

@@ -18,7 +18,7 @@ from hpcprof.profiles.collective_operations import FROM_ROOT, PREFIX, TO_ROOT, m
 from hpcprof.profiles.columns.joins import latest_rows
 from hpcprof.profiles.columns.ordering import extremum_of_slices
 from hpcprof.profiles.columns.unique import numbered, numbered_rows, rows_by_key
-from hpcprof.profiles.timeline import Ints, Table, concatenate
+from hpcprof.profiles.timeline import AFTER_ALL, LATEST, Ints, Table, concatenate
 
 LATE_SENDER, LATE_RECEIVER, WRONG_ORDER, BARRIER, N_TO_N, EARLY_REDUCE, LATE_BROADCAST, COMPLETION = range(8)
 PATTERNS = (
@@ -35,7 +35,6 @@ PATTERNS = (
 
 _UNUSUAL_PART = 10
 """Maximum ratio of a wait to the unusual time of its cause."""
-_FAR_NS = 1 << 62
 _WAITS_FOR_OTHERS = re.compile(
     r"MPI_(?:Wait|Comm_(?:split|create|dup)|Cart_(?:create|sub)|Dist_graph_create)"
 )
@@ -211,10 +210,9 @@ def _next_calls(run: RunMpi, call: Ints, moment: Ints) -> Ints:
 
 def _earliest_later_sends(rank: Ints, call: Ints, sent: Ints) -> Ints:
     """Return the moment of the earliest send among the messages of later calls of the same rank."""
-    latest_time = np.iinfo(np.int64).max
-    result = np.full(len(rank), latest_time)
+    result = np.full(len(rank), AFTER_ALL)
     for _, rows in rows_by_key(rank) if len(rank) else []:
-        after = np.append(np.minimum.accumulate(sent[rows][::-1])[::-1], latest_time)
+        after = np.append(np.minimum.accumulate(sent[rows][::-1])[::-1], AFTER_ALL)
         result[rows] = after[np.searchsorted(call[rows], call[rows], side="right")]
     return result
 
@@ -360,7 +358,7 @@ def _places_of_delay(run: RunMpi, first: Ints, arrival: Ints, since: Ints, wait:
             call = _call_of_maximum(time, low, high)
             is_longer = (call != NONE) & (time[call] > most)
             place, most = np.where(is_longer, call + offset, place), np.where(is_longer, time[call], most)
-        most = np.where(place == NONE, 0, _FAR_NS)
+        most = np.where(place == NONE, 0, LATEST)
     return place
 
 

@@ -55,7 +55,7 @@ def slowdown_pairs(runs: Sequence[RunData], against: Sequence[RunData]) -> Outco
 
 
 class RankRows(msgspec.Struct, frozen=True):
-    """The rows of one rank, and how many launches they are made of.
+    """The rows of one rank, and the numbers of launches behind them.
 
     ``in_steps`` counts the kernels that steps launched, ``overlapped`` those that communication overlaps, and
     ``unmatched`` the overlapped ones without a counterpart in the baseline.
@@ -96,7 +96,7 @@ def combine_ranks(runs: Sequence[RunData], against: Sequence[RunData], ranks: Se
     rows = [{"rank": rank.rank} | row for rank in ranks for row in rank.rows]
     if not rows:
         return no_rows(_why_no_rows(ranks))
-    notes = _limits(runs, against, ranks) + describe_differences(
+    notes = _notes_on_limits(runs, against, ranks) + describe_differences(
         runs, against, SIDE_NAMES, EXPECTED_DIFFERENCES
     )
     return Outcome(pd.DataFrame(rows, dtype=object), "; ".join(notes))
@@ -105,20 +105,23 @@ def combine_ranks(runs: Sequence[RunData], against: Sequence[RunData], ranks: Se
 def _rows(pair: PairedRank) -> list[dict[str, Any]]:
     """Return the rows of one rank: the total, the control, and the kernels sorted by the time lost."""
     overlapped, control, names = pair.overlapped, pair.alone, pair.kernels
-    compared, control_rows = _enough(overlapped), _enough(control)
+    compared, control_rows = _with_enough_launches(overlapped), _with_enough_launches(control)
     if not len(compared):
         return []
-    clock = StepRatios.of(control, control_rows) if len(control_rows) else None
-    busy, covered = _times(pair.candidate, len(names))
+    control_ratios = StepRatios.of(control, control_rows) if len(control_rows) else None
+    busy, covered = _busy_and_covered(pair.candidate, len(names))
     share = {"overlap_pct": percent(covered[compared].sum(), busy[compared].sum())}
     rows = [
-        (math.inf, _name_columns((TOTAL, "", "")) | slowdown_columns(overlapped, compared, clock) | share)
+        (
+            math.inf,
+            _name_columns((TOTAL, "", "")) | slowdown_columns(overlapped, compared, control_ratios) | share,
+        )
     ]
-    if clock is not None:
+    if control_ratios is not None:
         row = slowdown_columns(control, control_rows, None) | {"overlap_pct": 0.0}
         rows.append((math.inf, _name_columns((CONTROL, "", "")) | row))
     for k in compared.tolist():
-        row = slowdown_columns(overlapped, np.array([k]), clock) | {
+        row = slowdown_columns(overlapped, np.array([k]), control_ratios) | {
             "overlap_pct": percent(covered[k], busy[k])
         }
         lost = (row["slowdown"] - 1) * float(overlapped.expected[k])
@@ -127,8 +130,8 @@ def _rows(pair: PairedRank) -> list[dict[str, Any]]:
     return [row for _, row in rows]
 
 
-def _times(runs: list[Occurrences], kernels: int) -> tuple[Floats, Floats]:
-    """Return the time of all launches of each kernel, and how long communication ran during them."""
+def _busy_and_covered(runs: list[Occurrences], kernels: int) -> tuple[Floats, Floats]:
+    """Return the time of all launches of each kernel, and the time of communication during them, in ns."""
     kernel = np.concatenate([run.key[:, 0] for run in runs])
     busy, covered = (
         np.bincount(kernel, np.concatenate(times), kernels)
@@ -141,7 +144,7 @@ def _name_columns(kernel: KernelId) -> dict[str, Any]:
     return dict(zip(("name", "grid", "block"), kernel, strict=True))
 
 
-def _enough(matched: MatchedTimes) -> Ints:
+def _with_enough_launches(matched: MatchedTimes) -> Ints:
     """Return the kernels that have enough launches on both sides."""
     return np.flatnonzero(
         (matched.candidate_count >= MIN_LAUNCHES) & (matched.baseline_count >= MIN_LAUNCHES)
@@ -164,7 +167,9 @@ def _why_no_rows(ranks: Sequence[RankRows]) -> str:
     )
 
 
-def _limits(runs: Sequence[RunData], against: Sequence[RunData], ranks: Sequence[RankRows]) -> list[str]:
+def _notes_on_limits(
+    runs: Sequence[RunData], against: Sequence[RunData], ranks: Sequence[RankRows]
+) -> list[str]:
     notes = []
     if any(rank.uncorrected for rank in ranks):
         notes.append("no kernel of the runs is alone, so the slowdowns are not corrected for clocks")

@@ -33,12 +33,12 @@ NOT_COVERED = "0 %"
 COVERED = f">= {OVERLAPPED_SHARE:.0%}".replace("%", " %")
 """The launches that `slowdown_pairs` compares."""
 
-# The share of a launch that communication covers: above the first number, up to the second.
 _PARTS = (
     ("0-30 %", 0.0, 0.3),
     ("30-60 %", 0.3, 0.6),
     (f"60-{OVERLAPPED_SHARE:.0%}".replace("%", " %"), 0.6, OVERLAPPED_SHARE),
 )
+"""Classes of launches by the share that communication covers: above the first number, up to the second."""
 
 
 def slowdown_by_overlap(runs: Sequence[RunData], against: Sequence[RunData]) -> Outcome:
@@ -50,25 +50,27 @@ def slowdown_by_overlap(runs: Sequence[RunData], against: Sequence[RunData]) -> 
     that nothing covers; every slowdown except their own is divided by theirs. A row needs at least 5
     launches on each side.
     """
-    return combine_ranks(runs, against, [compare_rank(pair) for pair in pair_ranks(runs, against)])
+    return combine_ranks(
+        runs, against, [row for pair in pair_ranks(runs, against) for row in compare_rank(pair)]
+    )
 
 
 def slowdown_pairs_and_by_overlap(
     runs: Sequence[RunData], against: Sequence[RunData]
 ) -> tuple[Outcome, Outcome]:
     """Return what `slowdown_pairs` and `slowdown_by_overlap` return, but read each timeline only once."""
-    pairs, shares = [], []
+    pairs: list[against_baseline.RankRows] = []
+    rows: list[dict[str, Any]] = []
     for pair in pair_ranks(runs, against):
         pairs.append(against_baseline.compare_rank(pair))
-        shares.append(compare_rank(pair))
-    return against_baseline.combine_ranks(runs, against, pairs), combine_ranks(runs, against, shares)
+        rows += compare_rank(pair)
+    return against_baseline.combine_ranks(runs, against, pairs), combine_ranks(runs, against, rows)
 
 
 def combine_ranks(
-    runs: Sequence[RunData], against: Sequence[RunData], ranks: Sequence[list[dict[str, Any]]]
+    runs: Sequence[RunData], against: Sequence[RunData], rows: Sequence[dict[str, Any]]
 ) -> Outcome:
     """Return the rows of all ranks, or the reason why there are none."""
-    rows = [row for rows_of_rank in ranks for row in rows_of_rank]
     if not any(row["covered"] != NOT_COVERED for row in rows):
         return no_rows(
             f"no family of kernels has {MIN_LAUNCHES} launches that communication overlaps, inside a step "
@@ -83,17 +85,15 @@ def combine_ranks(
     return Outcome(pd.DataFrame(rows, dtype=object), "; ".join(notes))
 
 
-def compare_rank(pair: PairedRank) -> list[dict[str, Any]]:
-    """Return the rows of one rank."""
-    return [{"rank": pair.rank} | row for row in _rows(pair)]
-
-
-def _rows(pair: PairedRank) -> Iterator[dict[str, Any]]:
+def compare_rank(pair: PairedRank) -> Iterator[dict[str, Any]]:
+    """Yield the rows of one rank."""
     families = np.array([family(name) for name, _, _ in pair.kernels])
     all_kernels = np.arange(len(families))
     control = pair.alone
-    clock = StepRatios.of(control, all_kernels) if control.candidate_count.sum() >= MIN_LAUNCHES else None
-    for covered, masks, matched in _groups(pair):
+    control_ratios = (
+        StepRatios.of(control, all_kernels) if control.candidate_count.sum() >= MIN_LAUNCHES else None
+    )
+    for covered, masks, matched in _launches_by_share(pair):
         for name in (ALL_FAMILIES, *FAMILIES):
             kernels = all_kernels if name == ALL_FAMILIES else np.flatnonzero(families == name)
             if (
@@ -103,12 +103,12 @@ def _rows(pair: PairedRank) -> Iterator[dict[str, Any]]:
                 continue
             share = {"overlap_pct": _share(pair.candidate, masks, kernels)}
             slowdown = slowdown_columns(
-                matched, kernels, None if (covered, name) == (NOT_COVERED, ALL_FAMILIES) else clock
+                matched, kernels, None if (covered, name) == (NOT_COVERED, ALL_FAMILIES) else control_ratios
             )
-            yield {"family": name, "covered": covered} | share | slowdown
+            yield {"rank": pair.rank, "family": name, "covered": covered} | share | slowdown
 
 
-def _groups(pair: PairedRank) -> Iterator[tuple[str, list[Mask], MatchedTimes]]:
+def _launches_by_share(pair: PairedRank) -> Iterator[tuple[str, list[Mask], MatchedTimes]]:
     """Yield the groups of launches by covered share: the label, one mask per run, and the matched times."""
     yield NOT_COVERED, [run.alone for run in pair.candidate], pair.alone
     for label, low, high in _PARTS:
@@ -120,11 +120,11 @@ def _groups(pair: PairedRank) -> Iterator[tuple[str, list[Mask], MatchedTimes]]:
     yield COVERED, [run.overlapped for run in pair.candidate], pair.overlapped
 
 
-def _share(a: list[Occurrences], masks: list[Mask], kernels: Ints) -> float:
+def _share(runs: list[Occurrences], masks: list[Mask], kernels: Ints) -> float:
     """Return the percentage of the time of the masked launches of some kernels that communication covers."""
-    chosen = [mask & np.isin(run.key[:, 0], kernels) for run, mask in zip(a, masks, strict=True)]
+    chosen = [mask & np.isin(run.key[:, 0], kernels) for run, mask in zip(runs, masks, strict=True)]
     covered, duration = (
         sum(int(times[mask].sum()) for times, mask in zip(column, chosen, strict=True))
-        for column in ([run.covered for run in a], [run.duration for run in a])
+        for column in ([run.covered for run in runs], [run.duration for run in runs])
     )
     return percent(covered, duration)

@@ -1,4 +1,4 @@
-"""Each compute kernel that ran: its phase, and how long communication ran at the same time."""
+"""Each compute kernel that ran: its phase, and the time of communication during it."""
 
 from functools import partial
 
@@ -7,22 +7,19 @@ import numpy as np
 
 from hpcprof.analysis.gpu_time.device_time import category_intervals
 from hpcprof.analysis.steps.phases import phases_of
-from hpcprof.analysis.steps.step_ranges import shown_name, steps_of
+from hpcprof.analysis.steps.step_ranges import OUTSIDE, shown_name, steps_of
 from hpcprof.analysis.steps.streams import NEVER, launch_starts
 from hpcprof.analysis.summaries.kernels import KernelShapes, number_kernel_shapes
 from hpcprof.profiles.columns.intervals import coverage
 from hpcprof.profiles.columns.ordering import as_of, ascends
 from hpcprof.profiles.columns.unique import distinct, number_texts
-from hpcprof.profiles.timeline import Category, Ints, Kernels, Mask, Ranges, Timeline
+from hpcprof.profiles.timeline import BEFORE_ALL, Category, Ints, Kernels, Mask, Ranges, Timeline
 
-OUTSIDE = -1
 OVERLAPPED_SHARE = 0.9
-"""A kernel counts as overlapped if communication covers at least this share of it."""
+"""Minimum share of a kernel that communication covers, for a kernel that counts as overlapped."""
 
-BLOCKS = 10
-"""A capture without steps is cut into this many blocks of kernels, which then count as its sample."""
-
-_EARLIEST_NS = int(np.iinfo(np.int64).min)
+_BLOCKS = 10
+"""Number of blocks of kernels that a capture without steps is cut into: they are then the sample."""
 
 
 class KernelInstances(msgspec.Struct, frozen=True):
@@ -35,7 +32,7 @@ class KernelInstances(msgspec.Struct, frozen=True):
     """The index of each kernel's phase in ``phases``; `OUTSIDE` if it was launched outside all phases."""
     step: Ints
     """The number of the last step that had begun when the kernel was launched; 0 before all steps. Without
-    two steps it is the number of one of `BLOCKS` blocks of consecutive kernels.
+    two steps it is the number of one of 10 blocks of consecutive kernels.
     """
     duration: Ints
     """In ns."""
@@ -47,7 +44,7 @@ class KernelInstances(msgspec.Struct, frozen=True):
     """True if communication covers it to 90 % or more. A kernel may be neither alone nor overlapped."""
     process: Ints
     launched: Ints
-    """The process that launched the kernel, and when the launch call began."""
+    """The process that launched the kernel, and the start of the launch call in ns."""
     phases: tuple[str, ...]
     """The names of the phases, ascending."""
 
@@ -58,13 +55,13 @@ def place_kernels(timeline: Timeline) -> KernelInstances:
     A kernel belongs to the phase that was open on any thread of its process when its launch call began. This
     is the rule of `hpcprof.analysis.steps.gpu_projection.project`.
     """
-    everything = timeline.kernels
+    all_kernels = timeline.kernels
     shapes, shape = number_kernel_shapes(timeline)
-    rows = np.flatnonzero((everything.category == Category.COMP) & (everything.end > everything.start))
-    if not ascends(everything.start):
-        rows = rows[np.argsort(everything.start[rows], kind="stable")]
-    duration = everything.end[rows] - everything.start[rows]
-    covered = _overlapped_time(everything, rows)
+    rows = np.flatnonzero((all_kernels.category == Category.COMP) & (all_kernels.end > all_kernels.start))
+    if not ascends(all_kernels.start):
+        rows = rows[np.argsort(all_kernels.start[rows], kind="stable")]
+    duration = all_kernels.end[rows] - all_kernels.start[rows]
+    covered = _covered_time(all_kernels, rows)
     touched = np.flatnonzero(covered)
     overlapped = np.zeros(len(rows), bool)
     overlapped[touched] = covered[touched] >= OVERLAPPED_SHARE * duration[touched]
@@ -72,13 +69,13 @@ def place_kernels(timeline: Timeline) -> KernelInstances:
     launched = launch_starts(timeline)[rows]
     _, phases = phases_of(timeline, steps_of(timeline))
     names, phase_number = number_texts(timeline, timeline.ranges.name[phases], partial(shown_name, timeline))
-    process = everything.process[rows]
+    process = all_kernels.process[rows]
     in_phase = open_range(timeline.ranges.take(phases), process, launched)
     return KernelInstances(
         shapes=shapes,
         shape=shape[rows],
         phase=np.append(phase_number, OUTSIDE)[in_phase],
-        step=_last_step(timeline, process, np.where(launched == NEVER, everything.start[rows], launched)),
+        step=_last_step(timeline, process, np.where(launched == NEVER, all_kernels.start[rows], launched)),
         duration=duration,
         covered=covered,
         alone=covered == 0,
@@ -99,7 +96,7 @@ def open_range(ranges: Ranges, process: Ints, moment: Ints) -> Ints:
         rows = np.flatnonzero(ranges.process == number)
         rows = rows[np.argsort(ranges.start[rows], kind="stable")]
         in_process = process == number
-        ends = np.append(_EARLIEST_NS, ranges.end[rows])
+        ends = np.append(BEFORE_ALL, ranges.end[rows])
         last, end = as_of(ranges.start[rows], moment[in_process], np.append(OUTSIDE, rows), ends)
         last[moment[in_process] > end] = OUTSIDE
         result[in_process] = last
@@ -110,7 +107,7 @@ def _last_step(timeline: Timeline, process: Ints, moment: Ints) -> Ints:
     """Return the number of the last step that its process had begun at each moment, from 1; 0 before."""
     steps = steps_of(timeline).ranges
     if len(steps.start) < 2:
-        return np.arange(len(moment)) * BLOCKS // max(len(moment), 1)
+        return np.arange(len(moment)) * _BLOCKS // max(len(moment), 1)
     result = np.zeros(len(moment), np.int64)
     for number in distinct(process).tolist():
         in_process = process == number
@@ -119,8 +116,8 @@ def _last_step(timeline: Timeline, process: Ints, moment: Ints) -> Ints:
     return result
 
 
-def _overlapped_time(kernels: Kernels, rows: Ints) -> Ints:
-    """Return how long communication ran on the device of each of these kernels during the kernel."""
+def _covered_time(kernels: Kernels, rows: Ints) -> Ints:
+    """Return the time of communication on the device of each of these kernels during the kernel, in ns."""
     start, end, device = kernels.start[rows], kernels.end[rows], kernels.device[rows]
     covered = np.zeros(len(rows), np.int64)
     for number in distinct(device).tolist():

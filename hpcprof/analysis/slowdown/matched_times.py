@@ -12,12 +12,12 @@ import msgspec
 import numpy as np
 
 from hpcprof.analysis.framework.run_data import RunData
-from hpcprof.analysis.slowdown.kernel_instances import OUTSIDE, KernelInstances, open_range, place_kernels
+from hpcprof.analysis.slowdown.kernel_instances import KernelInstances, open_range, place_kernels
 from hpcprof.analysis.slowdown.within_run import MIN_LAUNCHES
 from hpcprof.analysis.statistics.clustered_medians import ClusteredMedians
 from hpcprof.analysis.statistics.confidence_intervals import CONFIDENCE, RATIO_DIGITS, welch_interval
 from hpcprof.analysis.statistics.grouped import summarize
-from hpcprof.analysis.steps.step_ranges import steps_of
+from hpcprof.analysis.steps.step_ranges import OUTSIDE, steps_of
 from hpcprof.profiles.columns.unique import numbered, numbered_rows, position_in_group
 from hpcprof.profiles.timeline import Floats, Ints, Mask, Timeline
 
@@ -249,14 +249,14 @@ class StepRatios(msgspec.Struct, frozen=True):
 
         With a control, its own is subtracted. The 95 % interval follows; both of its ends may be None.
         """
-        a = _Side(self.candidate, control.candidate if control else None)
-        b = _Side(self.baseline, control.baseline if control else None)
-        level = float(a.levels.mean() - b.levels.mean())
+        candidate = _Side(self.candidate, control.candidate if control else None)
+        baseline = _Side(self.baseline, control.baseline if control else None)
+        level = float(candidate.levels.mean() - baseline.levels.mean())
         intervals = []
-        if a.enough and b.enough and not math.isnan(half := _half_width(a, b)):
+        if candidate.enough and baseline.enough and not math.isnan(half := _half_width(candidate, baseline)):
             intervals.append((level - half, level + half))
-        if min(len(a.levels), len(b.levels)) > 1:
-            intervals.append(welch_interval(a.levels, b.levels, CONFIDENCE))
+        if min(len(candidate.levels), len(baseline.levels)) > 1:
+            intervals.append(welch_interval(candidate.levels, baseline.levels, CONFIDENCE))
         if not intervals:
             return level, None, None
         return level, min(low for low, _ in intervals), max(high for _, high in intervals)
@@ -275,7 +275,7 @@ class _Side:
     ) -> None:
         parts = [times] if control is None else [times, control]
         self.runs = [list(run) for run in zip(*parts, strict=True) if all(len(steps) for steps, _ in run)]
-        levels = [_medians(run) for run in self.runs]
+        levels = [_log_medians(run) for run in self.runs]
         self.levels = np.array([level[0] - level[1:].sum() for level in levels])
         counts = [len(steps) for run in self.runs for steps, _ in run]
         self.enough = min(counts, default=0) >= MIN_LAUNCHES
@@ -307,7 +307,7 @@ def _half_width(candidate: _Side, baseline: _Side) -> float:
     return float(medians.half_widths(one_row, np.array(gradient), sides, np.array(begins))[0])
 
 
-def _medians(runs: Sequence[tuple[Ints, Floats]]) -> Floats:
+def _log_medians(runs: Sequence[tuple[Ints, Floats]]) -> Floats:
     """Return the logarithm of each run's median ratio; NaN for a run without steps."""
     return np.log([np.median(ratios) if len(ratios) else math.nan for _, ratios in runs])
 
@@ -323,9 +323,9 @@ def slowdown_columns(matched: MatchedTimes, kernels: Ints, control: StepRatios |
     level, low, high = measured.estimate(control)
     return {
         "alone_n": int(matched.baseline_count[kernels].sum()),
-        "alone_med_ns": round(reference * math.exp(np.nanmean(_medians(measured.baseline))), 1),
+        "alone_med_ns": round(reference * math.exp(np.nanmean(_log_medians(measured.baseline))), 1),
         "overlapped_n": count,
-        "overlapped_med_ns": round(reference * math.exp(np.nanmean(_medians(measured.candidate))), 1),
+        "overlapped_med_ns": round(reference * math.exp(np.nanmean(_log_medians(measured.candidate))), 1),
         "slowdown": round(math.exp(level), RATIO_DIGITS),
         "ci_low": None if low is None else round(math.exp(low), RATIO_DIGITS),
         "ci_high": None if high is None else round(math.exp(high), RATIO_DIGITS),

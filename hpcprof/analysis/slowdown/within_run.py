@@ -5,14 +5,16 @@ from typing import Any
 import numpy as np
 
 from hpcprof.analysis.framework.outcome import Outcome, columns_of, no_rows, none_in
-from hpcprof.analysis.slowdown.kernel_instances import OUTSIDE, KernelInstances, place_kernels
+from hpcprof.analysis.slowdown.kernel_instances import KernelInstances, place_kernels
 from hpcprof.analysis.statistics.clustered_medians import ClusteredMedians
 from hpcprof.analysis.statistics.confidence_intervals import RATIO_DIGITS
+from hpcprof.analysis.steps.step_ranges import OUTSIDE
 from hpcprof.profiles.columns.unique import numbered
 from hpcprof.profiles.timeline import Category, Ints, Timeline
 
 MIN_LAUNCHES = 5
-"""A comparison needs at least this many launches on each side."""
+"""Minimum launches on each side of a comparison."""
+
 TOTAL = "(total)"
 """The name in the row over all kernels."""
 

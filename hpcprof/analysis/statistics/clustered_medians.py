@@ -9,8 +9,8 @@ from hpcprof.analysis.statistics.confidence_intervals import (
     CONFIDENCE,
     correlated_freedom,
     expected_correlation,
-    lags,
     neighbour_correlation,
+    number_of_lags,
     variance_of_mean,
 )
 from hpcprof.analysis.statistics.grouped import sort_within_groups
@@ -18,14 +18,14 @@ from hpcprof.analysis.statistics.student import student_quantile
 from hpcprof.profiles.columns.unique import numbered, numbered_rows
 from hpcprof.profiles.timeline import Floats, Ints, Mask
 
-_FEWEST_DEGREES = 1 - 1e-9
-"""With less than one degree of freedom an interval says nothing."""
+_MIN_FREEDOM = 1 - 1e-9
+"""Minimum degrees of freedom of an interval, less an error of rounding: with fewer it says nothing."""
 
 _ASSUMED_CLUSTERS = 12
-"""The weight of an assumed correlation, as a number of clusters."""
+"""The weight of the assumed correlation of neighbouring clusters, as a number of clusters."""
 
-_ERRORS = 1.28
-"""The correlation of clusters is taken for the upper end of its one-sided 90 % interval."""
+_ONE_SIDED_90 = 1.28
+"""The upper end of a one-sided 90 % interval, in standard errors: this correlation of clusters counts."""
 
 
 class ClusteredMedians(msgspec.Struct, frozen=True):
@@ -67,7 +67,9 @@ class ClusteredMedians(msgspec.Struct, frozen=True):
         surplus = np.bincount(part, np.sign(value - median[row]) / 2) / count[owner]
         spread = np.sqrt(np.maximum(np.bincount(owner, surplus**2), 0.25 / count))
         low, high = (np.clip((0.5 + side * spread) * count - 0.5, 0, count - 1) for side in (-1, 1))
-        slope = (_value(ordered, first, high) - _value(ordered, first, low)) / (high - low) * count
+        slope = (
+            (_interpolated(ordered, first, high) - _interpolated(ordered, first, low)) / (high - low) * count
+        )
         return cls(
             group=groups,
             count=count,
@@ -150,17 +152,17 @@ def _correlation(owner: Ints, series: Ints, shift: Floats, variance: Floats) -> 
     parts, part = numbered_rows(owner, series)
     count = np.bincount(parts[:, 0], minlength=len(variance))
     length = np.bincount(owner, minlength=len(variance)) / count
-    several = lags(length.astype(np.int64))
+    max_lag = number_of_lags(length.astype(np.int64))
     total = np.zeros_like(variance)
-    for lag in range(max(1, int(several.max(initial=0))), 0, -1):
-        inside = np.flatnonzero((part[lag:] == part[:-lag]) & (lag <= np.maximum(several, 1)[owner[lag:]]))
+    for lag in range(max(1, int(max_lag.max(initial=0))), 0, -1):
+        inside = np.flatnonzero((part[lag:] == part[:-lag]) & (lag <= np.maximum(max_lag, 1)[owner[lag:]]))
         with np.errstate(invalid="ignore"):  # where a row has no interval
             products = np.bincount(owner[inside], shift[inside] * shift[inside + lag], len(variance))
             term = np.divide(products, variance, out=np.zeros_like(variance), where=variance > 0)
         total += term
-    # The last column is the covariance with the next cluster.
+    # The last term is the correlation with the next cluster.
     correlation = neighbour_correlation(term, total, length)
-    return length, expected_correlation(correlation, count, length, _ASSUMED_CLUSTERS, errors=_ERRORS)
+    return length, expected_correlation(correlation, count, length, _ASSUMED_CLUSTERS, errors=_ONE_SIDED_90)
 
 
 def _degrees_of_freedom(above: _Side, below: _Side, owner: Ints) -> Floats:
@@ -174,15 +176,15 @@ def _degrees_of_freedom(above: _Side, below: _Side, owner: Ints) -> Floats:
         welch = (above.variance + below.variance) ** 2 / (parts[0] + parts[1])
         carried = above.variance[owner] * above.share + below.variance[owner] * below.share
         degrees = np.minimum(welch, _effective_clusters(owner, carried) - 1)
-    return np.where(degrees >= _FEWEST_DEGREES, degrees, np.nan)
+    return np.where(degrees >= _MIN_FREEDOM, degrees, np.nan)
 
 
 def _effective_clusters(owner: Ints, share: Floats) -> Floats:
-    """Return how many clusters of equal shares would vary as much (Kish), for each owner."""
+    """Return the effective number of clusters of each owner (Kish): as many equal shares vary as much."""
     return np.bincount(owner, share) ** 2 / np.bincount(owner, share**2)
 
 
-def _value(ordered: Ints, first: Ints, place: Floats) -> Floats:
+def _interpolated(ordered: Ints, first: Ints, place: Floats) -> Floats:
     """Return the interpolated values at places counted from ``first``."""
     below = np.floor(place).astype(np.int64)
     above = np.ceil(place).astype(np.int64)

@@ -14,16 +14,23 @@ NORMAL_90 = 1.645
 RATIO_DIGITS = 4
 """Decimals of the ratios that have such an interval."""
 
-_ASSUMED_CORRELATION, _MOST_CORRELATION = 0.5, 0.9
-_INDEPENDENT_VALUES, _FEWEST_ALIKE = 4, 4
-"""The weight of the assumption that values are independent, as a number of values; less tell nothing."""
+_ASSUMED_CORRELATION, _MAX_CORRELATION = 0.5, 0.9
+"""The correlation of neighbours that is assumed before any is measured, and the highest that is believed."""
+
+_ASSUMED_VALUES, _MIN_CORRELATED = 4, 4
+"""The weight of an assumed correlation, and the minimum length of a series with a measured one: in values."""
 
 _OWN_ERRORS = 0.5
 """Number of standard errors added to the measured correlation of one series."""
 
-_MOST_LAGS = 8
-_TRIMMED_PCT = 10
+_MAX_LAG = 8
+"""Maximum distance of values whose correlation counts, in places of the series."""
+
+_TRIMMED_PART = 10
+"""One part in this many of the values is left out, or pulled in, at each end of a series."""
+
 _FEW_VALUES = 20
+"""Maximum number of values of which only this part is left out: of more values more are."""
 
 
 def welch_interval(a: Floats, b: Floats, confidence: float) -> tuple[float, float]:
@@ -67,14 +74,15 @@ def common_correlation(series: Floats) -> Floats:
     """
     n = np.array(series.shape[-1])
     next_ones, *later = (
-        _correlation(series, lag).mean(axis=-1, keepdims=True) for lag in range(1, max(2, int(lags(n)) + 1))
+        _correlation(series, lag).mean(axis=-1, keepdims=True)
+        for lag in range(1, max(2, int(number_of_lags(n)) + 1))
     )
     return neighbour_correlation(next_ones, next_ones + sum(later), n)
 
 
-def lags(length: Ints | Floats) -> Ints:
-    """Return with how many next values a value of a series of this length is compared."""
-    return np.minimum(_MOST_LAGS, length // 5).astype(np.int64)
+def number_of_lags(length: Ints | Floats) -> Ints:
+    """Return the number of next values that each value of a series of this length is compared with."""
+    return np.minimum(_MAX_LAG, length // 5).astype(np.int64)
 
 
 def neighbour_correlation(next_ones: Floats, total: Floats, length: Ints | Floats) -> Floats:
@@ -83,10 +91,10 @@ def neighbour_correlation(next_ones: Floats, total: Floats, length: Ints | Float
     One estimate is the correlation with the next value, corrected as in `correlation_with_next`. The other
     one, from ten values on, is the correlation of an autoregressive series whose mean has the variance that
     the correlations at several lags imply: slow changes below fast noise hardly show at lag 1. ``next_ones``
-    is the correlation at lag 1, and ``total`` the sum of the correlations up to lag `lags`.
+    is the correlation at lag 1, and ``total`` the sum of the correlations up to lag `number_of_lags`.
     """
     correlation: Floats = (length * next_ones + 1) / np.maximum(length - 3, 1)
-    several = lags(length)
+    several = number_of_lags(length)
     # Measured around the mean of the series itself, each correlation is too small.
     times = (1 + 2 * total).clip(min=0) / (1 - (2 * several + 1) / length)
     return np.where(several > 1, np.maximum(correlation, (times - 1) / (times + 1)), correlation)
@@ -102,13 +110,13 @@ def expected_correlation(
 ) -> Floats:
     """Return the correlation to expect where ``measured`` was measured on some independent series.
 
-    A few values hardly tell it, so it is mixed with ``weight`` values of an assumed correlation. Number of
-    standard errors of the result to add as ``errors`` says.
+    A few values hardly tell it, so it is mixed with ``weight`` values of an assumed correlation. ``errors``
+    is the number of standard errors of the result that are added.
     """
     # Kendall's correction makes the error of short series larger.
     values = series * np.maximum(length - 3, 0) ** 2 / length
     total = values * measured + weight * assumed + errors * np.sqrt(values)
-    return np.clip(total / (values + weight), 0.0, _MOST_CORRELATION)
+    return np.clip(total / (values + weight), 0.0, _MAX_CORRELATION)
 
 
 def own_correlation(series: Floats) -> Floats:
@@ -117,8 +125,8 @@ def own_correlation(series: Floats) -> Floats:
     The series has the shape (n,), the result ().
     """
     n = len(series)
-    measured = common_correlation(series[None])[0] if n >= _FEWEST_ALIKE else np.zeros(())
-    return expected_correlation(measured, 1, n, _INDEPENDENT_VALUES, errors=_OWN_ERRORS)
+    measured = common_correlation(series[None])[0] if n >= _MIN_CORRELATED else np.zeros(())
+    return expected_correlation(measured, 1, n, _ASSUMED_VALUES, errors=_OWN_ERRORS)
 
 
 def variance_of_mean(n: Ints | Floats | int, correlation: Floats) -> Floats:
@@ -126,8 +134,8 @@ def variance_of_mean(n: Ints | Floats | int, correlation: Floats) -> Floats:
 
     The variance of the values is the sample's; it is too small for a few alike values.
     """
-    apart = 1 - correlation
-    bias = 1 + 2 * correlation / apart - 2 * correlation * (1 - correlation**n) / (n * apart**2)
+    complement = 1 - correlation
+    bias = 1 + 2 * correlation / complement - 2 * correlation * (1 - correlation**n) / (n * complement**2)
     return bias * (n - 1) / (n - bias)
 
 
@@ -140,17 +148,17 @@ def correlated_freedom(freedom: Floats | float, correlation: Floats) -> Floats:
     return np.minimum((freedom * (1 - square) + 4 * square) / (1 + square), freedom)
 
 
-def correlation_factor(apart: Floats) -> float:
+def correlation_factor(deviations: Floats) -> float:
     """Return the factor by which the correlation of neighbours widens an interval.
 
-    ``apart`` is how far each value of a series is from its level. Few values do not determine the
+    ``deviations`` are the distances of a series' values from its level. Few values do not determine the
     correlation; they count as independent.
     """
-    n = len(apart)
-    if n < _FEWEST_ALIKE:
+    n = len(deviations)
+    if n < _MIN_CORRELATED:
         return 1.0
-    alike = expected_correlation(correlation_with_next(apart), 1, n, _INDEPENDENT_VALUES, assumed=0.0)
-    return float(np.sqrt(variance_of_mean(n, alike)))
+    correlation = expected_correlation(correlation_with_next(deviations), 1, n, _ASSUMED_VALUES, assumed=0.0)
+    return float(np.sqrt(variance_of_mean(n, correlation)))
 
 
 def series_interval(series: Floats, confidence: float, correlation: Floats) -> tuple[Floats, Floats]:
@@ -166,8 +174,8 @@ def series_interval(series: Floats, confidence: float, correlation: Floats) -> t
     """
     n = series.shape[-1]
     # The bias by skewness falls with the square of the kept share, so it stays alike beside the error.
-    share = (1 - 2 / _TRIMMED_PCT) * (_FEW_VALUES / max(n, _FEW_VALUES)) ** 0.25
-    cut = n // _TRIMMED_PCT if n <= _FEW_VALUES else int(n * (1 - share) / 2)
+    share = (1 - 2 / _TRIMMED_PART) * (_FEW_VALUES / max(n, _FEW_VALUES)) ** 0.25
+    cut = n // _TRIMMED_PART if n <= _FEW_VALUES else int(n * (1 - share) / 2)
     count = n - 2 * cut
     level = np.sort(series, axis=-1)[..., cut : n - cut].mean(axis=-1)
     variance = _winsorize(series, cut).var(axis=-1, ddof=1) * (n - 1) / (count * (count - 1))
@@ -179,11 +187,11 @@ def series_interval(series: Floats, confidence: float, correlation: Floats) -> t
 
 def _correlation(series: Floats, lag: int) -> Floats:
     """Return the correlation of a series' values with those ``lag`` later; 0 where all values are equal."""
-    values = _winsorize(series, series.shape[-1] // _TRIMMED_PCT)
-    apart = values - values.mean(axis=-1, keepdims=True)
-    total = np.sum(apart * apart, axis=-1)
-    later = np.sum(apart[..., lag:] * apart[..., :-lag], axis=-1)
-    correlation: Floats = np.divide(later, total, out=np.zeros_like(total), where=total > 0)
+    values = _winsorize(series, series.shape[-1] // _TRIMMED_PART)
+    deviations = values - values.mean(axis=-1, keepdims=True)
+    squares = np.sum(deviations * deviations, axis=-1)
+    products = np.sum(deviations[..., lag:] * deviations[..., :-lag], axis=-1)
+    correlation: Floats = np.divide(products, squares, out=np.zeros_like(squares), where=squares > 0)
     return correlation
 
 
@@ -193,12 +201,15 @@ def _winsorize(series: Floats, cut: int) -> Floats:
     return np.clip(series, ordered[..., cut, None], ordered[..., n - 1 - cut, None])
 
 
-_FEWEST = 20
-_NEARLY_ALL = 0.95
-_MOST_PAIRS = 400
-_CONFIDENCE = 0.99
-_SLOPE = 0.5
-"""A time that follows another one grows with it: by 1 for each ns, surely by more than this."""
+_MIN_LATER, _MIN_LATER_SHARE = 20, 0.95
+"""Minimum repetitions in which an effect that waits is later than its cause: number, and share of all."""
+
+_MIN_SLOPE, _SLOPE_CONFIDENCE = 0.5, 0.99
+"""Minimum growth of a time that follows another, in ns for each ns of that (1 without noise), and the
+confidence of it."""
+
+_MAX_SLOPE_VALUES = 400
+"""Maximum number of repetitions that the slope is computed from: it compares all pairs of them."""
 
 
 def grows_with(cause: Ints, effect: Ints) -> Mask:
@@ -209,13 +220,13 @@ def grows_with(cause: Ints, effect: Ints) -> Mask:
     repetitions do not decide.
     """
     later = effect >= cause
-    chosen = np.linspace(0, len(cause) - 1, min(len(cause), _MOST_PAIRS)).astype(int)
+    chosen = np.linspace(0, len(cause) - 1, min(len(cause), _MAX_SLOPE_VALUES)).astype(int)
     x, y = cause[chosen], effect[chosen]
-    if later.sum() < max(_FEWEST, _NEARLY_ALL * len(cause)) or not np.ptp(x):
+    if later.sum() < max(_MIN_LATER, _MIN_LATER_SHARE * len(cause)) or not np.ptp(x):
         return np.zeros(len(cause), bool)
     from scipy.stats import theilslopes
 
     # Many equal values make its variance negative, and the interval unknown.
     with np.errstate(invalid="ignore"):
-        surely = bool(theilslopes(y, x, alpha=_CONFIDENCE).low_slope > _SLOPE)
+        surely = bool(theilslopes(y, x, alpha=_SLOPE_CONFIDENCE).low_slope > _MIN_SLOPE)
     return later & surely

@@ -1,4 +1,9 @@
-"""Quantiles of Student's distribution without scipy: its import takes a tenth of a small collect."""
+"""Quantiles of Student's distribution without scipy: its import takes a tenth of a small collect.
+
+1. Begin with the expansion of the quantile for many degrees of freedom (Abramowitz and Stegun 26.7.5).
+2. Improve it by Newton's steps, each with its term of second order.
+3. The tail that they need is an incomplete beta function, by its series (DLMF 8.17.8).
+"""
 
 import math
 from statistics import NormalDist
@@ -8,27 +13,32 @@ from numpy.typing import ArrayLike
 
 from hpcprof.profiles.timeline import Floats
 
-_MOST_ROUNDS, _TERMS, _SMALL_STEPS = 100, 110, 1_000
+_MAX_STEPS, _TERMS, _CHUNK = 100, 110, 1_000
+"""Maximum number of Newton's steps, terms of the series of the tail, and quantiles computed at once."""
+
 _SMALL_STEP = 1e-5
-"""After so small a step only the error of the tail remains: each error is about the cube of the last."""
-_LARGE = 50.0
+"""Relative size of a last step: after it only the error of the tail remains, as each error is about the cube
+of the one before."""
+
+_MIN_ASYMPTOTIC = 50.0
+"""Minimum argument of the asymptotic series of the gamma function."""
 
 _log_gamma = np.frompyfunc(math.lgamma, 1, 1)
 
 
 def student_quantile(freedom: ArrayLike, probability: float) -> Floats:
-    """Return what Student's distribution exceeds with a probability of ``1 - probability``.
+    """Return the quantile of Student's distribution with each of the degrees of freedom.
 
     The relative error is below 1e-11 up to 10,000 degrees of freedom and probabilities of 0.999, else 1e-8.
     An infinite ``freedom`` is the normal distribution, and what is not positive has no quantile. The
-    probability is above one half.
+    ``probability`` is above one half.
     """
     degrees = np.asarray(freedom, np.float64)
     result = np.full(degrees.shape, NormalDist().inv_cdf(probability))
     result[~(degrees > 0)] = math.nan
     finite = np.isfinite(degrees) & (degrees > 0)
     v = degrees[finite]
-    parts = [_quantiles(v[at : at + _SMALL_STEPS], probability) for at in range(0, len(v), _SMALL_STEPS)]
+    parts = [_quantiles(v[at : at + _CHUNK], probability) for at in range(0, len(v), _CHUNK)]
     result[finite] = np.concatenate([*parts, np.empty(0)])
     return result
 
@@ -38,7 +48,7 @@ def _quantiles(v: Floats, probability: float) -> Floats:
     z = NormalDist().inv_cdf(probability)
     # The tail is convex: from below, as by this expansion, Newton's steps approach the quantile.
     t = z + (z**3 + z) / (4 * v) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * v * v)
-    for _ in range(_MOST_ROUNDS):
+    for _ in range(_MAX_STEPS):
         density = constant * np.exp(-(v + 1) / 2 * np.log1p(t * t / v))
         step = (_tail(t, v) - (1 - probability)) / density
         t = t + step * (1 + step * (v + 1) * t / (2 * (v + t * t)))
@@ -49,11 +59,11 @@ def _quantiles(v: Floats, probability: float) -> Floats:
 
 def _gamma_step(x: Floats) -> Floats:
     """Return the logarithm of the gamma function at ``x + 1 / 2`` less that at ``x``."""
-    small = np.minimum(x, _LARGE)
+    small = np.minimum(x, _MIN_ASYMPTOTIC)
     difference = np.asarray(_log_gamma(small + 0.5) - _log_gamma(small), np.float64)
     # The difference of large numbers would have few digits (DLMF 5.11.8).
     series = np.log(x) / 2 - 1 / (8 * x) + 1 / (192 * x**3) - 1 / (640 * x**5)
-    return np.where(x < _LARGE, difference, series)
+    return np.where(x < _MIN_ASYMPTOTIC, difference, series)
 
 
 def _tail(t: Floats, v: Floats) -> Floats:

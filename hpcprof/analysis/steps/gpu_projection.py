@@ -11,10 +11,7 @@ from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.columns.joins import launch_pairs
 from hpcprof.profiles.columns.ordering import ascends, by_time, extremum_of_slices
 from hpcprof.profiles.columns.unique import distinct, in_ranges, rows_by_key
-from hpcprof.profiles.timeline import NO_NAME, ApiCalls, Ints, Mask, Ranges, Timeline
-
-_LATEST_NS = int(np.iinfo(np.int64).max)
-_EARLIEST_NS = int(np.iinfo(np.int64).min)
+from hpcprof.profiles.timeline import AFTER_ALL, BEFORE_ALL, NO_NAME, ApiCalls, Ints, Mask, Ranges, Timeline
 
 
 class Layer(msgspec.Struct, frozen=True):
@@ -140,7 +137,7 @@ def _count_before(chosen: Mask) -> Ints:
 def _project(ranges: Ranges, layers: Mapping[Any, list[Layer]], *key: Ints) -> Projection:
     """Project each range on the launches of its group that lie within it, including its ends."""
     n = len(ranges)
-    result = Projection(np.full(n, _LATEST_NS), np.full(n, _EARLIEST_NS), np.zeros(n, np.int64))
+    result = Projection(np.full(n, AFTER_ALL), np.full(n, BEFORE_ALL), np.zeros(n, np.int64))
     for group, rows in rows_by_key(*key):
         _project_group(result, rows, ranges, layers.get(tuple(group), []))
     return result
@@ -152,8 +149,8 @@ def _project_group(result: Projection, rows: Ints, ranges: Ranges, layers: list[
     for layer in layers:
         low = np.searchsorted(layer.start, ranges.start[rows], side="left")
         high = np.maximum(np.searchsorted(layer.end, ranges.end[rows], side="right"), low)
-        first = extremum_of_slices(np.minimum, layer.first, low, high, _LATEST_NS)
-        last = extremum_of_slices(np.maximum, layer.last, low, high, _EARLIEST_NS)
+        first = extremum_of_slices(np.minimum, layer.first, low, high, AFTER_ALL)
+        last = extremum_of_slices(np.maximum, layer.last, low, high, BEFORE_ALL)
         result.start[rows] = np.minimum(result.start[rows], first)
         result.end[rows] = np.maximum(result.end[rows], last)
         below, above = layer.repeated[low], layer.repeated[high]

@@ -30,7 +30,7 @@ from hpcprof.common.memoize import computed_once
 from hpcprof.common.patterns import matches
 from hpcprof.profiles.columns.unique import distinct, number_texts, numbered_rows, rows_by_key
 from hpcprof.profiles.kernel_names import short_name
-from hpcprof.profiles.timeline import NO_NAME, Ints, Ranges, Table, Timeline
+from hpcprof.profiles.timeline import BEFORE_ALL, NO_NAME, Ints, Ranges, Table, Timeline
 from hpcprof.profiles.waiting_calls import launches_graph
 
 KERNEL, COPY, GRAPH, OPERATOR = PREFIXES = ("kernel:", "copy:", "graph:", "operator:")
@@ -172,7 +172,7 @@ def _outermost_operators(timeline: Timeline) -> _Sequence | None:
     (process, _), rows = max(threads, key=lambda thread: len(thread[1]))
     table = timeline.operators.take(rows)
     table = table.take(np.lexsort((-table.end, table.start)))
-    ended = np.append(np.iinfo(np.int64).min, np.maximum.accumulate(table.end)[:-1])
+    ended = np.append(BEFORE_ALL, np.maximum.accumulate(table.end)[:-1])
     table = table.take(np.flatnonzero(table.start >= ended))
     names, kind = number_texts(timeline, table.name)
     length = table.end - table.start

@@ -8,7 +8,7 @@ from hpcprof.analysis.steps.step_ranges import steps_of
 from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.columns.joins import launch_pairs
 from hpcprof.profiles.columns.unique import name_matches, rows_by_key
-from hpcprof.profiles.timeline import Ints, Mask, Timeline
+from hpcprof.profiles.timeline import AFTER_ALL, Ints, Mask, Timeline
 
 _LAUNCH = re.compile(r"(?:(?:cuda|cu|hip)(?:Ext|Module|Graph)*|(?:ur|pi)EnqueueKernel)Launch(?!HostFunc)\w*")
 """Calls of CUDA, HIP and SYCL's runtimes that launch a kernel, or a graph of them."""
@@ -76,7 +76,7 @@ def _nested_calls(timeline: Timeline, lost: Ints, paired: Ints) -> Mask:
 
 
 def _calls_in_capture(timeline: Timeline, lost: Ints) -> Mask:
-    """Return which calls are made while a thread of their process captures a stream into a graph."""
+    """Return a mask of the calls made while a thread of their process captures a stream into a graph."""
     calls = timeline.calls
     begins, ends = (
         np.flatnonzero(name_matches(timeline, calls.name, pattern.fullmatch))
@@ -88,7 +88,7 @@ def _calls_in_capture(timeline: Timeline, lost: Ints) -> Mask:
         start = np.sort(calls.start[begins[calls.process[begins] == process]])
         stop = np.sort(calls.end[ends[calls.process[ends] == process]])
         # A capture without an end lasts for ever.
-        end = np.append(stop, np.iinfo(np.int64).max)[np.searchsorted(stop, start)]
+        end = np.append(stop, AFTER_ALL)[np.searchsorted(stop, start)]
         at = np.searchsorted(start, calls.start[lost], side="right") - 1
         captured |= in_process & (at >= 0) & (calls.start[lost] <= end[at])
     return captured

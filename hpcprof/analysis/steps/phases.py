@@ -27,7 +27,7 @@ from hpcprof.common.memoize import computed_once
 from hpcprof.common.units import counted, format_ns
 from hpcprof.profiles.columns.intervals import grouped_length
 from hpcprof.profiles.columns.unique import number_texts, numbered
-from hpcprof.profiles.timeline import NO_NAME, Ints, Timeline
+from hpcprof.profiles.timeline import AFTER_ALL, NO_NAME, Ints, Timeline
 
 REST = "(rest)"
 """The row of the time of a step outside all phases."""
@@ -180,7 +180,7 @@ def _outside_phases(
     start, end = (column[segments.operation[inside]] for column in timeline.of_operations("start", "end"))
     # The operations between the same two phases of a step are one interval, as those of a phase are.
     pairs, group, _ = _pairs(begun[inside], segments.segment[inside])
-    first, last = np.full(len(pairs), np.iinfo(np.int64).max), np.zeros(len(pairs), np.int64)
+    first, last = np.full(len(pairs), AFTER_ALL), np.zeros(len(pairs), np.int64)
     np.minimum.at(first, group, start)
     np.maximum.at(last, group, end)
     step = np.zeros(len(pairs), np.int64)
@@ -269,7 +269,7 @@ def _between_marks(timeline: Timeline, steps: Steps) -> tuple[Ints, Ints]:
     chosen = (
         begins
         & ~rows_named(timeline, steps.name)[rows]
-        & (ranges.end[rows] <= np.where(owner + 1 < len(steps), last, np.iinfo(np.int64).max))
+        & (ranges.end[rows] <= np.where(owner + 1 < len(steps), last, AFTER_ALL))
     )
     for column in ("process", "thread"):
         chosen &= getattr(ranges, column)[rows] == getattr(host, column)[0]

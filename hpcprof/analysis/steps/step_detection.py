@@ -1,4 +1,11 @@
-"""Finds the range that marks a step: by its name, or by how it repeats."""
+"""The range that marks a step: by its name, or by its repetition.
+
+1. The range of a framework is the step, the first one in the order of `KNOWN`.
+2. Else it is a range that repeats on one thread and covers half of the capture on every rank: of nested ones
+   the outermost (`_only_outermost`).
+3. Else the marks of the start-up hook, a repeated sequence of MPI calls, the range of the optimizer, a known
+   range that occurs once, or periods of launches on the GPU.
+"""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -53,7 +60,7 @@ _MIN_MARKERS = 3
 _MODULE = re.compile(r"\w\.\d+(?![\w])")
 """A part of a model by its path: ``blocks.10`` in ``FSDP::pre_forward (blocks.10.mlp)``."""
 
-_FEWEST_PARTS = 2
+_MIN_PARTS = 2
 """Minimum number of numbered parts of a model (``layer 3``) that begin in few periods each, for layers."""
 
 _LIBRARY_PREFIXES = ("NCCL:", "RCCL:", "nccl:", "gloo:", "<unknown>")
@@ -83,7 +90,7 @@ _MIN_INSIDE_SHARE, _MIN_EXECUTIONS = 0.9, 1.5
 """A program of XLA is a part of another program's step if at least this share of its executions lie among the
 other's, and it runs at least this many times for each of them: some may belong to a warm-up."""
 
-_MAX_UNEQUAL = 1.25
+_MAX_STEP_RATIO = 1.25
 """Maximum ratio of the numbers of steps of two ranks that each repeat a sequence of their own."""
 
 ITERATION_RANGE = KnownRange(ITERATION, re.compile(ITERATION))
@@ -136,7 +143,7 @@ _SOURCES = (
     *dict.fromkeys(kind.source for kind in KNOWN),
     *(AUTOMATIC, HOOK.source, MPI, OPTIMIZER.source, SINGLE, LAUNCHES),
 )
-_ALWAYS = KNOWN[:3]
+_MAY_OCCUR_ONCE = KNOWN[:3]
 """A single range with these names is a step; others have to repeat."""
 
 
@@ -185,7 +192,7 @@ def common_step_range(candidates: Mapping[int, Sequence[StepCandidate]]) -> str:
         if source == MPI:
             # Each worker of a master repeats its own sequence of calls; that is no step of the program.
             numbers = sorted(step.instances for step in by_name.get(OWN_SEQUENCE, ()))
-            if numbers and (len(numbers) < len(candidates) or numbers[-1] > _MAX_UNEQUAL * numbers[0]):
+            if numbers and (len(numbers) < len(candidates) or numbers[-1] > _MAX_STEP_RATIO * numbers[0]):
                 del by_name[OWN_SEQUENCE]
         if source == MPI and by_name:
             # A rank without messages between two collectives cannot tell them apart.
@@ -212,7 +219,7 @@ def step_candidates(timeline: Timeline) -> tuple[StepCandidate, ...]:
     """
     names, index = step_names(timeline)
     ranges = timeline.ranges
-    always = [number for number, name in enumerate(names) if known_range(name) in _ALWAYS]
+    always = [number for number, name in enumerate(names) if known_range(name) in _MAY_OCCUR_ONCE]
     in_thread = (ranges.one_thread != 0) | np.isin(index, always)
     complete = np.flatnonzero((ranges.closed == 1) & in_thread & (index >= 0))
     total, count = (np.zeros(len(names), np.int64) for _ in range(2))
@@ -244,13 +251,13 @@ def _are_layers(timeline: Timeline, name: str) -> bool:
     """Return whether periods of launches are layers of one step: most modules begin in a few of them only."""
     periods, _ = launch_steps(timeline, name)
     names, index = step_names(timeline)
-    for is_part, least in ((names_part, _FEWEST_PARTS), (_MODULE.search, MIN_INSTANCES)):
+    for is_part, min_names in ((names_part, _MIN_PARTS), (_MODULE.search, MIN_INSTANCES)):
         rows = np.flatnonzero(np.isin(index, [i for i, text in enumerate(names) if is_part(text)]))
         period = np.searchsorted(periods.start, timeline.ranges.start[rows], side="right") - 1
         inside = (period >= 0) & (period < len(periods))
         begun, _ = numbered_rows(index[rows][inside], period[inside])
         times = np.unique(begun[:, 0], return_counts=True)[1]
-        if len(times) >= least and 2 * np.median(times) < len(periods):
+        if len(times) >= min_names and 2 * np.median(times) < len(periods):
             return True
     return False
 
@@ -360,12 +367,12 @@ def _launched_time(timeline: Timeline) -> tuple[Ints, Ints]:
 
 
 def _source(name: str, ranges: Ranges, covered: float) -> str:
-    """Return why some ranges of one name may be the step, empty if they are too few."""
-    kind = known_range(name)
-    if kind is not None:
-        enough = 1 if kind in _ALWAYS else _MIN_MARKERS if kind.marker else 2
-        single = len(ranges) == 1 and not kind.marker and covered >= MIN_COVERAGE_PCT
-        return kind.source if len(ranges) >= enough else SINGLE if single else ""
+    """Return the source of the step that ranges of one name are; empty if they are too few."""
+    framework_range = known_range(name)
+    if framework_range is not None:
+        enough = 1 if framework_range in _MAY_OCCUR_ONCE else _MIN_MARKERS if framework_range.marker else 2
+        single = len(ranges) == 1 and not framework_range.marker and covered >= MIN_COVERAGE_PCT
+        return framework_range.source if len(ranges) >= enough else SINGLE if single else ""
     threads = rows_by_key(ranges.process, ranges.thread) if len(ranges) else []
     if max((len(thread_rows) for _, thread_rows in threads), default=0) < MIN_INSTANCES:
         return ""
@@ -399,7 +406,7 @@ def marking_rows(timeline: Timeline, name: str, *, warm_up: bool = False) -> Int
     The steps before a window of the start-up hook count only with ``warm_up``, or if it has hardly begun.
     """
     ranges = timeline.ranges
-    in_thread = (ranges.one_thread != 0) | (known_range(name) in _ALWAYS)
+    in_thread = (ranges.one_thread != 0) | (known_range(name) in _MAY_OCCUR_ONCE)
     rows = one_after_another(
         ranges, np.flatnonzero(rows_named(timeline, name) & (ranges.closed == 1) & in_thread)
     )

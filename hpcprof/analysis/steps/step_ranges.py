@@ -36,13 +36,13 @@ from hpcprof.profiles.timeline import ApiCalls, Ints, MpiCalls, Ranges, StepRang
 _INIT, _FINALIZE = re.compile(r"MPI_Init(?:_thread)?"), re.compile("MPI_Finalize")
 
 OUTSIDE = -1
-"""Stands for the step of a moment outside the steps."""
+"""Stands for the step, phase or range of a moment outside all of them."""
 
 CAPTURE = "capture"
 """The name of the step of a profile without any, which is the whole of it."""
 
 _MAX_NAMED_RANGES = 3
-_FEWEST_NUMBERS = 5
+_MIN_NUMBERED = 5
 """Minimum number of numbered ranges for a counter where no step confirms that they count steps."""
 
 
@@ -202,10 +202,9 @@ def step_numbers(timeline: Timeline, moment: Ints) -> Ints:
 def step_ranges(timeline: Timeline) -> Outcome:
     """List the ranges that may be the step, the one that takes most time first.
 
-    ``source`` says why: the framework that gives the range its name, ``automatic`` if an unknown range
-    qualifies, ``MPI calls`` if these mark it, ``repeats`` if it does not qualify, ``--step-range`` if a user
-    named it. ``chosen`` is 1 for the range
-    that is the step of the run, which comes first, else 0.
+    ``source`` is the framework that gives the range its name, ``automatic`` if an unknown range qualifies,
+    ``MPI calls`` if these mark it, ``repeats`` if it does not qualify, ``--step-range`` if a user named it.
+    ``chosen`` is 1 for the range that is the step of the run, which comes first, else 0.
     """
     steps, candidates = steps_of(timeline), list(step_candidates(timeline))
     if steps.name:
@@ -305,7 +304,7 @@ def merged_names(timeline: Timeline) -> dict[str, str]:
         is_repeat = np.all(texts[1:, :2] == texts[:-1, :2], axis=1)
         counts_steps = (count > 0) & ~np.isin(np.arange(len(count)), texts[1:, 0][is_repeat])
     else:
-        counts_steps = count >= _FEWEST_NUMBERS
+        counts_steps = count >= _MIN_NUMBERED
     always = {PROFILER_STEP, steps.name}
     return {
         text: families.names[number]
@@ -317,5 +316,5 @@ def merged_names(timeline: Timeline) -> dict[str, str]:
 
 
 def shown_name(timeline: Timeline, text: str | None) -> str | None:
-    """Return the name of a range in tables, without a counter of steps and what ``emit_nvtx`` appends."""
+    """Return the name of a range in tables, without a counter of steps and the suffix of ``emit_nvtx``."""
     return text if text is None else merged_names(timeline).get(text) or plain_name(text)

@@ -35,7 +35,7 @@ def why_no_launches(timeline: Timeline) -> str:
 
 
 def launch_starts(timeline: Timeline) -> Ints:
-    """Return when the first launch call of each operation began, or `NEVER` if none was recorded."""
+    """Return the start of the first launch call of each operation, or `NEVER` if none was recorded."""
     call = launch_calls(timeline)
     result = np.full(len(call), NEVER)
     launched = call != NO_CALL

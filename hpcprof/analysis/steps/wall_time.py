@@ -14,12 +14,9 @@ from hpcprof.analysis.steps.step_ranges import CAPTURE, steps_of
 from hpcprof.analysis.steps.streams import NEVER, launch_starts
 from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.columns.unique import in_ranges
-from hpcprof.profiles.timeline import Ints, Mask, Ranges, Timeline
+from hpcprof.profiles.timeline import AFTER_ALL, BEFORE_ALL, Ints, Mask, Ranges, Timeline
 
-_LATEST_NS = int(np.iinfo(np.int64).max)
-_EARLIEST_NS = int(np.iinfo(np.int64).min)
-
-_LATE_FRONT_NS = 100_000
+_MIN_HOST_WORK_NS = 100_000
 """Minimum time from the start of a single step to its first operation that is work of the host: less is the
 latency of a launch."""
 
@@ -61,7 +58,7 @@ def wall_intervals(
     if len(rows):
         # On another stream, the first operation of a step may overtake that of the step before.
         start[rows] = np.maximum.accumulate(front[rows])
-        following = np.append(start[rows[1:]], _LATEST_NS)
+        following = np.append(start[rows[1:]], AFTER_ALL)
         is_next = np.append(np.diff(rows) == 1, False)
         own_end = np.maximum(np.maximum(last[rows], host_end[rows]), start[rows])
         end[rows] = np.where(is_next, following, np.minimum(own_end, following))
@@ -87,7 +84,7 @@ def step_intervals(timeline: Timeline) -> StepTimes:
         operation_start, operation_end = timeline.of_operations("start", "end")
         earlier_end = operation_end[operation_start < first].max(initial=until)
         begin = np.maximum(ranges.start, earlier_end)
-        front = np.where(on_gpu & (gpu_start - begin >= _LATE_FRONT_NS), begin, gpu_start)
+        front = np.where(on_gpu & (gpu_start - begin >= _MIN_HOST_WORK_NS), begin, gpu_start)
     start, end = wall_intervals(front, gpu_end, on_gpu, ranges.start, ranges.end)
     return StepTimes(start, end, gpu_start, gpu_end, on_gpu)
 
@@ -118,18 +115,18 @@ def divide(timeline: Timeline, phases: Ranges) -> Segments:
     that the host executes.
     """
     start = phases.start
-    end = np.minimum(np.maximum(phases.end, start), np.append(start[1:], _LATEST_NS))
-    host_start = np.concatenate(([_EARLIEST_NS], np.column_stack((start, end)).ravel()))
+    end = np.minimum(np.maximum(phases.end, start), np.append(start[1:], AFTER_ALL))
+    host_start = np.concatenate(([BEFORE_ALL], np.column_stack((start, end)).ravel()))
     launched = launch_starts(timeline)
     (process,) = timeline.of_operations("process")
     operation = np.flatnonzero((launched != NEVER) & np.isin(process, phases.process[:1]))
     launched = launched[operation]
     segment = np.searchsorted(host_start, launched, side="right") - 1
-    first, last = np.full(len(host_start), _LATEST_NS), np.full(len(host_start), _EARLIEST_NS)
+    first, last = np.full(len(host_start), AFTER_ALL), np.full(len(host_start), BEFORE_ALL)
     starts, ends = timeline.of_operations("start", "end")
     np.minimum.at(first, segment, starts[operation])
     np.maximum.at(last, segment, ends[operation])
-    before = np.append(_EARLIEST_NS, np.maximum.accumulate(last)[:-1])
+    before = np.append(BEFORE_ALL, np.maximum.accumulate(last)[:-1])
     takes_over = np.maximum.accumulate(np.minimum(first, np.maximum(host_start, before)))
     return Segments(takes_over, operation, segment, launched)
 
@@ -140,7 +137,7 @@ def time_in_segments(segments: Segments, times: StepTimes) -> tuple[Ints, Ints, 
     count = np.maximum(np.searchsorted(segments.start, times.end, side="left") - first, 1)
     step = np.repeat(np.arange(len(first)), count)
     segment = in_ranges(first, count)
-    start = np.where(segment > 0, segments.start[segment], _EARLIEST_NS)
-    end = np.append(segments.start[1:], _LATEST_NS)[segment]
+    start = np.where(segment > 0, segments.start[segment], BEFORE_ALL)
+    end = np.append(segments.start[1:], AFTER_ALL)[segment]
     length = np.minimum(end, times.end[step]) - np.maximum(start, times.start[step])
     return step, segment, np.maximum(length, 0)
