@@ -27,6 +27,7 @@ from hpcprof.analysis.explain.evidence import Tables
 from hpcprof.analysis.explain.explanation import Evidence, Finding, unpriced_finding
 from hpcprof.analysis.explain.findings import estimated_finding
 from hpcprof.analysis.statistics.confidence_intervals import NORMAL_90
+from hpcprof.analysis.telemetry.darshan import SUMS
 from hpcprof.common.units import counted, format_bytes
 
 TABLE, FILES = "coincidences", "darshan_files"
@@ -43,11 +44,6 @@ _SMALL_BYTES = 64 << 10
 _TIMES_SLOWER = 2
 """Minimum ratio of a slow rank's time in a file to the mean of all ranks."""
 
-_SUMMED = (
-    *("opens", "reads", "writes", "read_bytes", "written_bytes", "read_s", "write_s", "meta_s"),
-    *("unaligned", "independent", "wait_s"),
-)
-"""The columns of `darshan_files` that are sums over ranks."""
 _DIGITS = re.compile(r"\d+")
 
 _MOST_REASONS, _MOST_CHANCES = 3, 1
@@ -135,7 +131,7 @@ def _sum_of_files(rows: Iterable[Mapping[str, Any] | None]) -> Mapping[str, Any]
     ``files`` is their number, and ``users`` how many ranks use each of them, summed.
     """
     files = [row for row in rows if row is not None]
-    sums = {name: sum(row[name] or 0 for row in files) for name in _SUMMED}
+    sums = {name: sum(row[name] or 0 for row in files) for name in (*SUMS, "wait_s")}
     slowest = files[0]["slowest_s"] if len(files) == 1 else None
     users = sum(row["ranks"] for row in files)
     return {**files[0], **sums, "slowest_s": slowest, "users": users, "files": len(files)}

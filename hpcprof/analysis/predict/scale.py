@@ -61,6 +61,10 @@ NOT_MODELLED = (
 )
 _MAX_FIXED_SHARE = 0.5
 """Maximum share of kernel time that stays the same where a rank gets less work, for the interval."""
+_CHAIN_NOTE = (
+    "a chain of messages that becomes longer with more ranks, as that of a sweep: it is taken for a pipeline "
+    "of {} stages, and more ranks for more pipelines"
+)
 _ONE_REPLICA_NOTE = "communication and differences between replicas, of which the run has one"
 _FEW_STEPS_NOTE = "variation between steps, of which the run has fewer than three"
 _SHORT_KERNELS_NOTE = (
@@ -276,7 +280,8 @@ class Predictor:
         account = _round_parts({name: part * scale for name, part in parts.items()}, step.value)
         grown = {name: account[name] - before[name] for name in account}
         largest = max(grown, key=lambda name: grown[name])
-        count = nodes or -(-ranks // self._per_node)
+        count, mesh = nodes or -(-ranks // self._per_node), self._mesh(ranks)
+        is_chain = self.unit.has_inferred_stages and self.unit.units == 1 and "pipeline" in mesh
         ideal = self.measured if scaling == "weak" else self.measured * self.ranks / ranks
         return ScalePrediction(
             ranks=ranks,
@@ -288,12 +293,13 @@ class Predictor:
             efficiency_pct=round(100 * ideal / value, 2),
             node_hours_per_1000_steps=round(count * value * 1000 / 3.6e12, 6),
             baselines=self._baselines(ranks, scaling, before),
-            mesh=self._mesh(ranks),
+            mesh=mesh,
             network=base.network.source,
             measured_ranks=self.ranks,
             measured_ns=round(self.measured),
             replay_error_pct=round(100 * (as_recorded / float(self.unit.step_ns.mean()) - 1), 2),
             not_modelled=(
+                *([_CHAIN_NOTE.format(mesh["pipeline"])] if is_chain else []),
                 *NOT_MODELLED,
                 f"pauses rarer than one in {counted(self.unit.own[0].size, 'step')} of a rank",
                 *([_ONE_REPLICA_NOTE] if self.unit.units == 1 else []),

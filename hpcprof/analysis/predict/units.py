@@ -71,6 +71,8 @@ class Unit:
     """The measured time of each step; shape (steps,)."""
     consecutive: bool
     """True if each step follows the one before."""
+    has_inferred_stages: bool = False
+    """True if the order of the ranks in a chain of messages stands for stages that nothing recorded."""
 
     @property
     def units(self) -> int:
@@ -141,6 +143,7 @@ def unit_of(table: pd.DataFrame, keep: int = 1) -> Unit:
         ranks=round(len(ranks) / shape[1]) * _stride(ranks),
         step_ns=_periods(graph, table),
         consecutive=_consecutive(graph),
+        has_inferred_stages=staged and bool((rows["stage"] < 0).any()),
     )
 
 

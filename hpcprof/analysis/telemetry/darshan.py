@@ -15,10 +15,11 @@ from hpcprof.profiles.readers.darshan.logs import DarshanLog, FileRecord
 from hpcprof.profiles.timeline import Floats
 
 _MOST_FILES, _MOST_BLOCKS = 500, 60
-_SUMS = (
+SUMS = (
     *("opens", "reads", "writes", "read_bytes", "written_bytes", "read_s", "write_s", "meta_s"),
     *("unaligned", "independent"),
 )
+"""The columns of `darshan_files` that are sums over ranks."""
 _LARGE, _TIMES_SLOWER, _MAX_SLOW_SHARE = 1 << 20, 5, 0.25
 """Bytes of a file whose speed tells something, and the most files that are slow, as a share."""
 _SHARED_RANK = -1
@@ -165,7 +166,7 @@ def _file_rows(logs: Sequence[NamedLog]) -> Iterator[dict[str, Any]]:
             "file_system": "",
             "module": module,
             "ranks": None,
-            **{key: sum(row[key] for row in rows) for key in (*_SUMS, "share_pct")},
+            **{key: sum(row[key] for row in rows) for key in (*SUMS, "share_pct")},
             **dict.fromkeys(("slowest_rank", "slowest_s", "late_rank", "wait_s")),
         }
 
@@ -220,7 +221,7 @@ def _rank_rows(logs: Sequence[NamedLog]) -> Iterator[dict[str, Any]]:
 
 
 def _sums(records: Sequence[FileRecord]) -> dict[str, Any]:
-    return {key: sum(getattr(record, key) for record in records) for key in _SUMS}
+    return {key: sum(getattr(record, key) for record in records) for key in SUMS}
 
 
 def _seconds(sums: Mapping[str, Any]) -> float:

@@ -384,6 +384,10 @@ def test_ranks_that_compute_between_messages_are_stages_of_a_pipeline(cold: bool
     # The last step, which rank 1 begins before rank 0, is as long as the others.
     assert (found.measured_ns, found.step.value) == (47_000_000, 47_000_000)
     assert found.replay_error_pct == 0
+    # Several pipelines were recorded; one alone may be a chain through all ranks.
+    assert not any("a chain of messages" in one for one in found.not_modelled)
+    chain = Predictor(timeline(two_stages(0))).predict(4)
+    assert "taken for a pipeline of 2 stages" in chain.not_modelled[0]
     with pytest.raises(UsageError, match="5 ranks are no multiple of the 2 ranks"):
         predictor.predict(5)
 
