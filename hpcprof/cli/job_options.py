@@ -100,10 +100,11 @@ def _pairs(context: click.Context, parameter: click.Parameter, texts: tuple[str,
     return pairs
 
 
-def show_remarks(site: Site, jobs: Sequence[Job]) -> None:
+def show_remarks(site: Site, jobs: Sequence[Job], *, here: bool = False) -> None:
     """Print what a user should know before submitting, one line each, on standard error.
 
-    That the facts about a site are second hand is printed once a day.
+    That the facts about a site are second hand is printed once a day. Jobs that start ``here`` have the
+    environment of this shell.
     """
     from hpcprof.common.daily import is_due
     from hpcprof.submit.jobs.checks import remarks, unverified_facts
@@ -111,7 +112,8 @@ def show_remarks(site: Site, jobs: Sequence[Job]) -> None:
 
     facts = unverified_facts(site)
     shown_facts = [facts] if facts and is_due(facts) else []
-    sentences = [sentence for job in jobs for sentence in (*remarks(job, site), borrowed_program(site, job))]
+    sentences = [sentence for job in jobs for sentence in remarks(job, site)]
+    sentences += [] if here else [borrowed_program(site, job) for job in jobs]
     for sentence in filter(None, dict.fromkeys([*shown_facts, *sentences, unread_input(jobs[0].arguments)])):
         echo(f"hpcprof: note: {sentence}.", err=True)
 

@@ -130,7 +130,8 @@ def _probe_in_job(machine: Inspected) -> CheckResult:
             files = sorted(run.path.glob("logs/rank*.out"))
             output = "".join(file.read_text(errors="replace") for file in files)
             lines = sorted(re.findall(r"rank \d+ of \d+", output))
-            reason = " ".join(line.strip() for line in describe_failure(run, status)[1:3]) or str(status)
+            details = [*filter(None, map(str.strip, describe_failure(run, status)[1:]))]
+            reason = " ".join(details[:2]) or str(status)
     except HpcprofError as error:
         remedy = "Try again later." if isinstance(error, NotGranted) else "Try it with hpcprof submit."
         return warning(f"No ranks were started: {error}", remedy)

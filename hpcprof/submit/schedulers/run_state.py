@@ -183,11 +183,14 @@ def _without_record(run: Run) -> JobStatus:
         if age < UNRECORDED_SECONDS:
             return JobStatus(state, "the scheduler does not list it; its record is awaited for a minute")
         return unknown_result("the scheduler no longer lists it")
-    if _still_awaited(run, None):
+    signal_name = run.state_file("terminated")
+    # The scheduler writes its reason into the output of a job that it ends, which arrives as a whole.
+    has_ended = signal_name is not None and (run.path / "logs/job.err").exists()
+    if not has_ended and _still_awaited(run, None):
         state = JobState.RUNNING if started else _last_sign(run)[0]
         return JobStatus(state, "the scheduler does not list it; its finished file has not arrived yet")
-    if name := run.state_file("terminated"):
-        reason = f"by SIG{name}; the scheduler does not list it"
+    if signal_name is not None:
+        reason = f"by SIG{signal_name}; the scheduler does not list it"
         return JobStatus(JobState.CANCELLED, reason, provisional=True)
     how = "left no finished file" if started or not records(run, "started") else "never started"
     reason = f"ended without a record: the scheduler does not list it, and it {how}"

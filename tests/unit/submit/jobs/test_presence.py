@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from hpcprof.cli.job_options import show_remarks
 from hpcprof.common.errors import UsageError
 from hpcprof.submit.jobs.presence import borrowed_program, check_present
 from hpcprof.submit.sites.files import load_site
@@ -168,6 +169,19 @@ def test_a_program_of_the_active_environment_is_told_where_a_job_does_not_have_i
     assert said("generic-pbs", "./train.py") == said("generic-slurm", "python", "train.py") == ""
     monkeypatch.setenv("VIRTUAL_ENV", "/another")
     assert said("generic-pbs", "python", "train.py") == ""
+
+
+def test_a_run_in_an_allocation_has_the_environment_of_its_shell(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("VIRTUAL_ENV", str(here))
+    (here / "bin/activate").touch()
+    site = load_site("generic-pbs")
+    job = make_job(site, arguments=["python", "train.py"], walltime="5m")
+    show_remarks(site, [job], here=True)
+    assert "passes no environment on" not in capsys.readouterr().err
+    show_remarks(site, [job])
+    assert "passes no environment on" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("site", ["polaris", "kubernetes", "generic-pbs"])

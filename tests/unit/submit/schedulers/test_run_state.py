@@ -496,3 +496,11 @@ def test_a_job_without_a_record_that_a_signal_ended_was_cancelled(make_run: Make
     (run.path / "logs").mkdir(exist_ok=True)
     (run.path / "logs/job.err").write_text("=>> PBS: job killed: mem 2kb exceeded limit 1kb\n")
     assert status_from_record(run, None).reason == "it used more memory than it asked for"
+
+
+def test_a_signal_decides_as_soon_as_the_output_of_the_job_has_arrived(make_run: MakeRun) -> None:
+    run = make_run(started="now", terminated="TERM")
+    assert status_from_record(run, None).state is JobState.RUNNING
+    (run.path / "logs").mkdir(exist_ok=True)
+    (run.path / "logs/job.err").touch()
+    assert status_from_record(run, None).state is JobState.CANCELLED
