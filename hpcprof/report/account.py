@@ -45,7 +45,7 @@ _BAR_FROM = 64
 
 
 _SELDOM_TOGETHER = "Some ranks meet too seldom to tell who came last: their waiting counts as communication."
-_IN_MPI = "Waiting in MPI counts as communication; mpi_waits tells what is waited for."
+_IN_MPI = "Waiting in MPI counts as communication; --analysis mpi_waits shows for whom."
 
 
 _IdleTime = tuple[str, str | None, int]

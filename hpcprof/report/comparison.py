@@ -29,6 +29,7 @@ from hpcprof.common.notebook import InNotebooks
 from hpcprof.common.units import counted, format_ns, time_unit, visible
 from hpcprof.profiles.kernel_names import short_name
 from hpcprof.report.explanation import named
+from hpcprof.report.formatting import metric_label
 from hpcprof.report.terminal import more_rows, remarks, titled
 from hpcprof.results.across.across_runs import compare_sides, explain_difference
 from hpcprof.results.ask.explanation import explain_for_report, kept_explanation
@@ -207,14 +208,15 @@ class Comparison(InNotebooks):
         return f"{lacking}{self._of_metrics()}".rstrip()
 
     def _of_metrics(self) -> str:
-        worse = [row["metric"] for row in self.table.rows if row["verdict"] == REGRESSION]
+        worse = [metric_label(row["metric"]) for row in self.table.rows if row["verdict"] == REGRESSION]
         if worse:
-            return f"{self.other_clocks()}Regression: {', '.join(worse)}."
+            return f"{self.other_clocks()}Regression: {'; '.join(worse)}."
         for row in self.table.rows[:1]:
             if row["verdict"].endswith(NO_STATISTICS):
                 return "Inconclusive: give at least two runs per side."
             if row["verdict"] == INCONCLUSIVE:
-                return f"Inconclusive: neither a change of {row['metric']} nor its absence is shown."
+                metric = metric_label(row["metric"])
+                return f"Inconclusive: neither a change of the metric {metric!r} nor its absence is shown."
         return ""
 
 

@@ -59,7 +59,8 @@ def _finding_facts(contents: Contents) -> list[tuple[str, str]]:
         if contents.unexplained:
             return [("findings", f"could not be computed: {visible(contents.unexplained)}")]
         return [("findings", f"{contents.explaining} computes them")] if contents.explaining else []
-    opening = (stall_verdict if contents.profiles else opening_sentences)(contents.explanation)
+    has_account = contents.table("step_kinds").rows
+    opening = (stall_verdict if has_account else opening_sentences)(contents.explanation)
     lines = [*opening, *in_short(contents.explanation), f"details: {contents.explaining}"]
     return [("" if number else "findings", line) for number, line in enumerate(lines)]
 

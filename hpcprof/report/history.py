@@ -81,8 +81,10 @@ def regression_sentence(series: Sequence[History]) -> str:
     """Return what became worse in some histories; with other clocks, these come first."""
     last = [[point for point in history.points if point.change_pct is not None][-1] for history in series]
     clocks = "".join(dict.fromkeys(_clock_note(point.clocks) for point in last))
-    names = ", ".join(f"{item.metric} from {point.run} on" for item, point in zip(series, last, strict=True))
-    return f"{clocks}Regression: {visible(names)}."
+    names = [
+        f"{metric_label(item.metric)} from {point.run} on" for item, point in zip(series, last, strict=True)
+    ]
+    return f"{clocks}Regression: {visible('; '.join(names))}."
 
 
 def _clock_note(clocks: str) -> str:

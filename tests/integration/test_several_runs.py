@@ -160,7 +160,7 @@ def test_a_regression_ends_with_status_3_where_that_is_asked_for(hpcprof: Hpcpro
     gate = ("--fail-on-regression", "--notify", str(tell), "--format", "json")
     done = hpcprof("compare", *sides, *gate)
     assert done.returncode == 3
-    assert done.stderr == "Regression: own_elapsed_per_step_ns.\n"
+    assert done.stderr == "Regression: elapsed per step, noted by the program.\n"
     told = json.loads((tmp_path / "told").read_text())
     assert (told["event"], len(told["baseline"]), len(told["candidate"])) == ("regression", 3, 3)
     assert told["text"].startswith(

@@ -184,13 +184,20 @@ def _delays(inputs: ExplainInputs) -> dict[int, float]:
     return {int(rank): float(time) for rank, time in sums.items()}
 
 
+_ON_PROCESSORS = (
+    "[nsys:; without a GPU nsys records MPI and NVTX ranges (hpcprof run --profiler torch records PyTorch)]"
+)
+"""What records a program that leaves a profile empty, for `for_profiler`."""
+
+
 def _without_steps(steps: Mapping[int, Sized], timeline: Timeline) -> str:
     """Return the reason why ranks have no steps, with the remedy; ``timeline`` is that of one rank."""
     without = [rank for rank, rank_steps in steps.items() if not len(rank_steps)]
     if not without:
         return ""
     if is_empty(timeline):
-        return f"nothing was recorded on {named_ranks(without)}"
+        advice = for_profiler(_ON_PROCESSORS, timeline.origin.kind)
+        return f"nothing was recorded on {named_ranks(without)}{advice}"
     if timeline.origin.gpus and not len(timeline.kernels) + len(timeline.graphs):
         remedy = "" if len(timeline.calls) else for_profiler(RECORD_KERNELS, timeline.origin.kind)
         return f"no kernel is recorded on {named_ranks(without)}{remedy}"

@@ -41,6 +41,7 @@ def html_history(
         {"history": charts} if charts else {},
         (("history", "History"),),
         None,
+        label=visible(metric_label(series[0].metric)),
         **{"metric": visible(series[0].metric), **values},
         sentences=[
             *filter(None, [told_apart(series)]),

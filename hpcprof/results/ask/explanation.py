@@ -184,10 +184,12 @@ def with_live_findings(explanation: Explanation, run: Run, store: Store) -> Expl
     unknown_waits = (
         NotJudged("calls of MPI", sentence) for sentence in eztrace_notes(run, profiles.values())
     )
+    has_step = explanation.step.priced_ns is not None or explanation.step.alone_ns is not None
     return replace(
         explanation,
         findings=(*findings,),
         not_judged=(*explanation.not_judged, *unknown_waits),
+        step=explanation.step if has_step else _noted_step(run) or explanation.step,
         **_events_of_run(run),
     )
 
@@ -202,19 +204,26 @@ def _events_of_run(run: Run) -> dict[str, Any]:
     return {"stall": find_stall(run), "failure": failure.as_json() if failure else None, "slower": slower}
 
 
-def _explain_unprofiled(run: Run, store: Store) -> Explanation:
-    steps = read_live_steps(run) if run.manifest is not None else {}
+def _noted_step(run: Run) -> StepSummary | None:
+    """Return the step that the ranks of a run noted, which counts where profiles have none; None without."""
     noted = noted_step_time(run) if run.manifest is not None else None
-    summary = StepSummary(
-        wall_p50_ns=round(noted.p50_ns) if noted else None,
-        elapsed_ns=round(noted.elapsed_ns) if noted else None,
-        source=HOOK if noted else None,
-        steps=noted.steps if noted else 0,
-        counted_steps=noted.counted if noted else None,
-        ranks=len(steps),
+    if noted is None:
+        return None
+    return StepSummary(
+        wall_p50_ns=round(noted.p50_ns),
+        elapsed_ns=round(noted.elapsed_ns),
+        source=HOOK,
+        steps=noted.steps,
+        counted_steps=noted.counted,
+        ranks=len(read_live_steps(run)),
         explained_steps=0,
         replay_error_pct=None,
     )
+
+
+def _explain_unprofiled(run: Run, store: Store) -> Explanation:
+    steps = read_live_steps(run) if run.manifest is not None else {}
+    noted = noted_step_time(run) if run.manifest is not None else None
     reason = "the run was not profiled (hpcprof run --profiler auto shows where its time goes)"
     findings, rare = _explain_noted_steps(run, store, tuple(sorted(steps)), noted)
     slow = None if findings else _file_findings(run, store)
@@ -224,7 +233,8 @@ def _explain_unprofiled(run: Run, store: Store) -> Explanation:
         findings = (slow,)
     unread = unread_dumps(run.path) if run.manifest is None else ""
     lost = (NotJudged("which rank holds the others up", unread),) if unread else ()
-    return Explanation(findings, (), (NotJudged(CAUSES, reason), *lost, *rare), summary)
+    step = StepSummary(None, 0, len(steps), 0, None)
+    return Explanation(findings, (), (NotJudged(CAUSES, reason), *lost, *rare), step)
 
 
 def _file_findings(run: Run, store: Store) -> Finding | str | None:

@@ -18,7 +18,7 @@ from hpcprof.submit.jobs.workers import scripts_of
 from hpcprof.submit.linked_libraries import is_compiled, lacks_word, program_file
 from hpcprof.submit.profilers import FOR_UNCHANGED_PROGRAMS, find_profiler
 from hpcprof.submit.profilers.base import NONE
-from hpcprof.submit.profilers.nsys import NSYS
+from hpcprof.submit.profilers.nsys import GPU_DEVICES, NSYS
 from hpcprof.submit.schedulers.registry import find_scheduler
 from hpcprof.submit.sites.environment import (
     active_environment,
@@ -72,8 +72,8 @@ def profiler_at(
     """Return the profiler that ``name`` means at a site.
 
     ``auto`` is that of its file, else the first of `FOR_UNCHANGED_PROGRAMS` on the PATH of this machine that
-    takes the ``program``. A script that imports JAX or PyTorch has the profiler of that where nsys is absent,
-    and only nsys records a program here that loads no MPI.
+    takes the ``program``. A script that imports JAX or PyTorch has the profiler of that where nsys is absent
+    or has no GPU to record, and only nsys records a program here that loads no MPI.
     ``able`` returns the profilers that work at the site; looking for those of other packages takes time.
     """
     if name != AUTO:
@@ -90,8 +90,10 @@ def profiler_at(
     tools = {tool.name: tool.needs or tool.command[0] for tool in fitting if tool.name in other_names}
     _, path = _search_path(site)
     present = next((candidate for candidate, tool in tools.items() if shutil.which(tool, path=path)), None)
-    if present != NSYS.name:
-        modules = imported_modules(program, ".")
+    modules = imported_modules(program, ".")
+    ranks_are_here = find_scheduler(site.scheduler).runs_here
+    has_gpu = not ranks_are_here or any(map(os.path.exists, GPU_DEVICES))
+    if present != NSYS.name or not (has_gpu or "mpi4py" in modules):
         built_in = "jax" if modules & JAX_MODULES else "torch" if "torch" in modules else ""
         if built_in in other_names:
             return built_in

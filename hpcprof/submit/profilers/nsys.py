@@ -71,8 +71,10 @@ def _trace_flags(target: Target, settings: Settings) -> tuple[Word, ...]:
 
 
 _MPI = ("openmpi", "mpich")
-# The devices of the driver, of Tegra and of WSL.
-_HAS_GPU = "[ -e /dev/nvidiactl ] || [ -e /dev/nvhost-gpu ] || [ -e /dev/dxg ]"
+GPU_DEVICES = ("/dev/nvidiactl", "/dev/nvhost-gpu", "/dev/dxg")
+"""The devices of the driver, of Tegra and of WSL, one of which a machine with a GPU has."""
+
+_HAS_GPU = " || ".join(f"[ -e {device} ]" for device in GPU_DEVICES)
 
 
 def _sampling_flags(target: Target, settings: Settings) -> tuple[Word, ...]:

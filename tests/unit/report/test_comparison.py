@@ -51,10 +51,10 @@ def test_a_run_is_named_with_the_steps_that_are_compared() -> None:
     ("verdicts", "conclusion"),
     [
         (("equivalent", "slower"), ""),
-        (("regression", "slower"), "Regression: metric0_ns."),
+        (("regression", "slower"), "Regression: metric0."),
         (
             ("inconclusive", "slower"),
-            "Inconclusive: neither a change of metric0_ns nor its absence is shown.",
+            "Inconclusive: neither a change of the metric 'metric0' nor its absence is shown.",
         ),
         (("one run each: no statistics", "only in a"), "Inconclusive: give at least two runs per side."),
     ],
@@ -65,7 +65,7 @@ def test_a_regression_or_too_few_runs_is_the_conclusion(verdicts: tuple[str, ...
 
 def test_a_comparison_in_a_prompt_is_one_line_with_its_runs_and_conclusion() -> None:
     one = replace(compared("regression"), baseline=[Run("a1", Path("a1"))], candidate=[Run("b1", Path("b1"))])
-    assert repr(one) == "<hpcprof comparison of b1 with a1: Regression: metric0_ns.>"
+    assert repr(one) == "<hpcprof comparison of b1 with a1: Regression: metric0.>"
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_a_regression_with_other_clocks_says_that_first(tmp_path: Path) -> None:
     Console(file=out, width=80).print(slower.explanation(open_store(None, tmp_path), 80))
     said = f"T{clocks[1:]}."
     assert out.getvalue().split("\n")[1] == said
-    assert slower.conclusion() == f"{said} Regression: metric0_ns."
+    assert slower.conclusion() == f"{said} Regression: metric0."
     assert (same.other_clocks(), same.conclusion()) == ("", "")
 
 

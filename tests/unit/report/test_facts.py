@@ -10,6 +10,7 @@ from hpcprof.analysis.stalls.evidence import Stall, StallKind
 from hpcprof.profiles.readers.results import parse_result
 from hpcprof.report.contents import Contents
 from hpcprof.report.facts import facts, step_range, stragglers
+from hpcprof.results.store.analysis_table import AnalysisTable
 from hpcprof.results.store.tables import GpuRow, ProfileRow
 from hpcprof.runs.directory import Run
 from hpcprof.workloads.schema import RankResult
@@ -45,7 +46,7 @@ def test_the_gpus_of_all_ranks_count_and_shared_ones_once() -> None:
     assert (counted("", None, None), counted("")) == ("no work recorded on H200", "none recorded")
 
 
-def test_the_findings_begin_with_a_stall_and_without_profiles_with_the_noted_steps() -> None:
+def test_the_findings_begin_with_a_stall_and_without_an_account_with_the_noted_steps() -> None:
     stall = Stall(StallKind.INSIDE, (1,), (0,))
     noted = StepSummary(30 * MS, 9, 2, 0, None, elapsed_ns=31 * MS, source=HOOK)
     explanation = dataclasses.replace(explained(finding(0), step=noted), stall=stall)
@@ -53,8 +54,8 @@ def test_the_findings_begin_with_a_stall_and_without_profiles_with_the_noted_ste
     verdict, step = (text for _, text in facts(run)[1:3])
     assert verdict.startswith("The run stood still. Rank 1 ")
     assert step.startswith("A step takes 31.00 ms (elapsed time per step of 9 steps that the program noted")
-    profile = ProfileRow("r", 0, "f", "", 0, "otf2", None, "", None, None, 0)
-    first, second = (text for _, text in facts(dataclasses.replace(run, profiles={0: profile}))[1:3])
+    account = {"step_kinds": AnalysisTable({"kind": [0]})}
+    first, second = (text for _, text in facts(dataclasses.replace(run, analyses=account))[1:3])
     assert (first, second.startswith("A step takes")) == (verdict, False)
 
 

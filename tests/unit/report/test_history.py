@@ -43,7 +43,7 @@ def test_other_clocks_are_said_first() -> None:
     assert [*in_words(slower)][
         1
     ] == f"T{clocks[1:]}. +5.0 % (probability 99.9 %) from r2 on, commit def\\x1b."
-    assert regression_sentence([slower]) == f"T{clocks[1:]}. Regression: step_ns from r2 on."
+    assert regression_sentence([slower]) == f"T{clocks[1:]}. Regression: step from r2 on."
     assert dict(zip(COLUMNS, plain_rows([slower])[1], strict=True))["clocks"] == clocks
 
 

@@ -17,6 +17,7 @@ def test_an_explanation_is_the_cards_of_the_page_with_a_style_for_them_alone() -
     assert "Saves 20.00 ms of each step, 20.0 %" in html
     assert html.startswith('<div class="hpcprof"><style>.hpcprof{')
     assert ":root" not in html
+    assert "run-title" not in html
 
 
 def test_a_finding_is_its_cause_saving_and_remedy() -> None:

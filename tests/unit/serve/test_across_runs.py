@@ -88,9 +88,9 @@ def test_a_comparison_has_the_runs_of_its_address(client: TestClient) -> None:
     address = "compare?baseline=run06&baseline=run05&candidate=run02&candidate=run01"
     found = client.get(f"/api/{address}").json()
     assert (found["a"], found["b"]) == (["run06", "run05"], ["run02", "run01"])
-    assert found["conclusion"] == "Regression: own_elapsed_per_step_ns."
+    assert found["conclusion"] == "Regression: elapsed per step, noted by the program."
     page = client.get(f"/{address}")
-    assert "Regression: own_elapsed_per_step_ns." in page.text
+    assert "Regression: elapsed per step, noted by the program." in page.text
     assert page.headers["content-security-policy"] == client.get("/runs").headers["content-security-policy"]
     assert "<script>" not in page.text
 

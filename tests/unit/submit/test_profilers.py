@@ -454,6 +454,24 @@ def test_auto_takes_no_profiler_of_mpi_for_a_program_without_it(
     assert make_job(LOCAL, arguments=["python3", "train.py"], profiler="auto").profiler == "jax"
 
 
+def test_auto_takes_nsys_for_a_script_of_pytorch_only_where_it_has_something_to_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "nsys").write_text("#!/bin/sh\n")
+    (tmp_path / "nsys").chmod(0o755)
+    device, train = tmp_path / "nvidiactl", tmp_path / "train.py"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("hpcprof.submit.jobs.presence.GPU_DEVICES", (str(device),))
+    train.write_text("import torch\n")
+    assert make_job(LOCAL, arguments=["python3", "train.py"], profiler="auto").profiler == "torch"
+    train.write_text("import torch\nfrom mpi4py import MPI\n")
+    assert make_job(LOCAL, arguments=["python3", "train.py"], profiler="auto").profiler == "nsys"
+    train.write_text("import torch\n")
+    device.touch()
+    assert make_job(LOCAL, arguments=["python3", "train.py"], profiler="auto").profiler == "nsys"
+
+
 def test_auto_says_what_to_load_where_no_profiler_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     says = r"none of nsys, eztrace, scorep-preload-init is on the PATH; load a module \(module load scorep\)"

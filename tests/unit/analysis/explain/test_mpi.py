@@ -18,7 +18,7 @@ from hpcprof.analysis.explain.changes import parse_changes
 from hpcprof.analysis.explain.explain import explain_run
 from hpcprof.analysis.explain.explanation import WAITING
 from hpcprof.analysis.explain.findings import estimated_finding
-from hpcprof.analysis.explain.replayable import Replayable, replayable
+from hpcprof.analysis.explain.replayable import Replayable, _without_steps, replayable
 from hpcprof.analysis.explain.whatif import predict
 from hpcprof.analysis.explain.whole_run import is_held_up, unexplained_in_mpi
 from hpcprof.analysis.framework.outcome import analyze_rank
@@ -451,6 +451,10 @@ def test_without_steps_calls_of_the_first_thread_count_in_the_whole_capture() ->
     rows = calls.rows
     assert rows[["call", "calls", "total_ns"]].to_numpy().tolist() == [["write", 1, 20], ["read", 1, 5]]
     assert "nothing was recorded" not in no_steps(timeline)
+    for kind, advice in (("nsys", "; without a GPU nsys records MPI and NVTX"), ("torch", "")):
+        nothing = Program(1).timeline(0)
+        nothing = replace(nothing, origin=replace(nothing.origin, kind=kind))
+        assert _without_steps({0: ()}, nothing).startswith(f"nothing was recorded on rank 0{advice}")
 
 
 def test_work_that_a_slow_worker_does_not_take_is_done_by_the_others() -> None:

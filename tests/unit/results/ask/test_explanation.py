@@ -20,6 +20,7 @@ from hpcprof.analysis.explain.explanation import (
     CallCost,
     Explanation,
     StepAlone,
+    StepSummary,
 )
 from hpcprof.analysis.explain.inputs import ExplainInputs
 from hpcprof.analysis.framework.outcome import Outcome
@@ -33,6 +34,7 @@ from hpcprof.results.ask.explanation import (
     explain_inputs,
     kept_explanation,
     what_if,
+    with_live_findings,
 )
 from hpcprof.results.ask.step_alone import step_alone
 from hpcprof.results.store.analysis_table import ANALYSIS_VERSION, WHOLE_RUN, AnalysisTable
@@ -363,6 +365,9 @@ def test_shares_of_noted_steps_are_of_the_step_that_the_explanation_names(make_r
         assert (drift.share_pct == pytest.approx(share, abs=0.001)) == (not told)
     reason = "findings are of the last 2,000 steps, which take 23.22 ms each"
     assert found.not_judged[1].reason == reason
+    # A profile without steps leaves those that the program noted.
+    recorded_nothing = replace(found, step=StepSummary(None, 0, 1, 0, None))
+    assert with_live_findings(recorded_nothing, run, store).step == found.step
 
 
 @pytest.mark.parametrize(("replayed", "verdict"), [(False, "straggler"), (True, "even")])
