@@ -469,10 +469,10 @@ def find_run(reference: str, runs: Path, other_names: Sequence[str] = ()) -> Run
     # An empty name, as a quoted variable that is not set, would be the current folder.
     if reference and path.is_dir():
         return open_run(path)
-    if path.is_file():
+    if reference and path.exists():
         raise UsageError(f"{path} is a file, not the folder of a run.")
     is_file_name = path.suffix != "" and not path.suffix[1:].isdecimal()
-    if ("/" in reference or is_file_name) and not path.exists():
+    if "/" in reference or is_file_name:
         elsewhere = "" if "/" in reference else f", and no such run in {runs}"
         raise UsageError(f"there is no file or folder {path}{elsewhere}.")
     if not (ids or other_names):

@@ -27,9 +27,8 @@ def select_ranks(text: str, nodes: int, ranks_per_node: int) -> list[int]:
         chosen = _numbers(text, world)
         highest = max(map(int, re.findall(_NUMBER, text)))
         if highest >= world:
-            raise UsageError(
-                f"--profile-ranks {text}: there is no rank {highest}; the job has ranks 0 to {world - 1}."
-            )
+            valid = f"ranks 0 to {world - 1}" if world > 1 else "rank 0 alone"
+            raise UsageError(f"--profile-ranks {text}: there is no rank {highest}; the job has {valid}.")
         return sorted(chosen)
     conditions = [_condition(part, text, nodes, ranks_per_node) for part in _parts(text)]
     ranks = [rank for rank in range(world) if all(holds(rank) for holds in conditions)]

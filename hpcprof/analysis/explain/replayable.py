@@ -187,7 +187,7 @@ def _delays(inputs: ExplainInputs) -> dict[int, float]:
 _ON_PROCESSORS = (
     "[nsys:; without a GPU nsys records MPI and NVTX ranges (hpcprof run --profiler torch records PyTorch)]"
 )
-"""What records a program that leaves a profile empty, for `for_profiler`."""
+"""Advice on programs that leave a profile empty, for `for_profiler`."""
 
 
 def _without_steps(steps: Mapping[int, Sized], timeline: Timeline) -> str:

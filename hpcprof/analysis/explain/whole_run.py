@@ -448,7 +448,7 @@ def rare_steps(finding: Finding) -> NotJudged:
     )
     return NotJudged(
         finding.where,
-        f"much longer than the others, which costs {format_ns(finding.saving_ns or 0)} of the mean step. "
+        f"much longer than similar steps, which costs {format_ns(finding.saving_ns or 0)} of the mean step. "
         f"That is {reason} whether the program or something else on the machine is the reason",
     )
 

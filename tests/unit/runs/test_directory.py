@@ -259,6 +259,8 @@ def test_the_last_run_is_named_and_skipped_if_it_is_damaged(
 def test_a_mistyped_file_is_no_run_and_a_long_list_of_runs_is_cut(tmp_path: Path, sweep: Path) -> None:
     with pytest.raises(UsageError, match=r"^there is no file or folder trace\.nsys-rep, and no such run in "):
         find_run("trace.nsys-rep", sweep)
+    with pytest.raises(UsageError, match=r"^/dev/null is a file, not the folder of a run"):
+        find_run("/dev/null", sweep)
     sentence = str(ambiguous("2026", [f"2026-{number:02}" for number in range(20)]))
     assert sentence == (
         "run '2026' is ambiguous: it matches "

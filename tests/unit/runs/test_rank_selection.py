@@ -53,6 +53,8 @@ def test_what_is_no_selection_is_refused_with_the_value_named(text: str) -> None
 
 
 def test_a_rank_that_the_job_does_not_have_is_refused() -> None:
+    with pytest.raises(UsageError, match="no rank 9; the job has rank 0 alone"):
+        select_ranks("9", 1, 1)
     with pytest.raises(UsageError, match="no rank 12; the job has ranks 0 to 11"):
         select_ranks("0,12", nodes=3, ranks_per_node=4)
 

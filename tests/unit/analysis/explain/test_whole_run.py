@@ -19,6 +19,7 @@ from hpcprof.analysis.explain.whole_run import (
     double_precision,
     incomplete_capture,
     moving_pages,
+    rare_steps,
     rest_of_capture,
     uneven_threads,
     unexplained_idle,
@@ -216,3 +217,9 @@ def test_threads_that_share_a_range_unevenly_are_not_judged_in_silence() -> None
     assert unjudged.reason.startswith("2 threads of rank 3 take between 300.0 ns and 800.0 ns in it. Shared ")
     assert "up to 26 % of the time less" in unjudged.reason  # 250 of 980 ns
     assert not [*uneven_threads({0: timeline(ranges=others)})]
+
+
+def test_rare_long_steps_are_compared_with_steps_of_their_kind() -> None:
+    """A step of 0.75 ms is long among those of 0.5 ms, while every fifth step takes 8 ms."""
+    spikes = finding(2, 1, Cause.STEP_SPIKES)
+    assert rare_steps(spikes).reason.startswith("much longer than similar steps, which costs 2.000 ms of")
