@@ -153,8 +153,8 @@ class Loss:
             return _REMEDIES[LossKind.GRAPH]
         if self.kind is LossKind.MISSING and self.subject in _OF_SUBJECT:
             return _OF_SUBJECT[self.subject]
-        if self.kind is LossKind.MISSING and self.count == self.of:
-            return _NO_WORK
+        if self.count == self.of and self.kind in _REMEDIES_OF_ALL:
+            return _REMEDIES_OF_ALL[self.kind]
         return _REMEDIES.get(self.kind, "")
 
 
@@ -261,6 +261,12 @@ _ROOM = (
     "The profiler lost events: give it larger buffers[nsys: or flush them more often (nsys "
     "--cuda-flush-interval)][torch: (Kineto's ACTIVITIES_MAX_GPU_BUFFER_SIZE_MB)], or record fewer steps."
 )
+_REMEDIES_OF_ALL = {
+    LossKind.MISSING: _NO_WORK,
+    LossKind.PROCESS: "Record with a tool that writes which process each thread belongs to: nothing here "
+    "tells the ranks.",
+}
+"""Remedies where all of the subject is lost."""
 _REMEDIES = {
     LossKind.ROW: _RECORD_AGAIN_REMEDY,
     LossKind.EARLY: _RECORD_AGAIN_REMEDY,

@@ -86,3 +86,9 @@ def test_the_sentence_of_a_warning_that_tells_of_the_loss_is_shown() -> None:
     told = "CUPTI buffers: 49 of 50. Some CUPTI events might be missing. Try."
     loss = Loss(LossKind.DIAGNOSTIC, Subject.CAPTURE, 1, None, told)
     assert loss.sentence == "the profiler reports: Some CUPTI events might be missing"
+
+
+def test_a_profile_that_names_no_process_needs_another_writer() -> None:
+    whole = Loss(LossKind.PROCESS, Subject.EVENT, 480, 480)
+    assert "which process each thread belongs to" in whole.remedy
+    assert Loss(LossKind.PROCESS, Subject.EVENT, 480, 500).remedy == ""
