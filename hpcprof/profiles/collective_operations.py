@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 # Searched for in this order in the letters of a name: "ncclAllReduce", "_allgather_base",
 # "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL", "all2all".
-_NAMES = (
+_PARTS_OF_NAMES = (
     ("sendrecv", "SendRecv"),
     ("allreduce", "AllReduce"),
     ("allgatherv", "AllGatherV"),
@@ -33,7 +33,7 @@ DISPATCH, COMBINE = "Dispatch", "Combine"
 _KERNEL = re.compile(r"^(?:void )?nccl\w*?Kernel_(\w+)")
 
 _MPI_CALL = re.compile(r"MPI_(I?)(\w+?)(_init)?(?:_c)?")
-_MPI = {
+_MPI_OPERATIONS = {
     **dict.fromkeys(("send", "ssend", "bsend", "rsend", "psend"), "Send"),
     **dict.fromkeys(("recv", "mrecv", "precv"), "Recv"),
     **dict.fromkeys(("sendrecv", "sendrecv_replace"), "SendRecv"),
@@ -65,7 +65,7 @@ _COMMUNICATION_OPERATOR = re.compile(
 POINT_TO_POINT = frozenset({"SendRecv", "Send", "Recv"})
 """These have one partner instead of all ranks of a communicator."""
 
-_BY_MESSAGES = POINT_TO_POINT | {"AlltoAll", "AlltoAllV", "Gather", "Scatter"}
+_SENT_AS_MESSAGES = POINT_TO_POINT | {"AlltoAll", "AlltoAllV", "Gather", "Scatter"}
 """NCCL carries these out as sends and receives."""
 
 ALIGNING = frozenset({"AllReduce", "AllGather", "Barrier"})
@@ -74,14 +74,18 @@ ALIGNING = frozenset({"AllReduce", "AllGather", "Barrier"})
 ALIGNING_EXPERTS = frozenset({DISPATCH, COMBINE})
 """Ranks end these at nearly the same moment too, but one with more tokens later: the last resort."""
 
-OF_OBJECTS = frozenset({"Fence", "FileAccess"})
+ON_WINDOWS_AND_FILES = frozenset({"Fence", "FileAccess"})
 """MPI functions of windows and files. Profilers do not record their ranks: all, if these call them alike.
 
 These need not wait for each other, but mostly do; operations of which one often ends before another begins
 have no match.
 """
 
-WAITING = ALIGNING | {"ReduceScatter", "AlltoAll", "AlltoAllV", "AllGatherV", DISPATCH, COMBINE} | OF_OBJECTS
+WAITING = (
+    ALIGNING
+    | {"ReduceScatter", "AlltoAll", "AlltoAllV", "AllGatherV", DISPATCH, COMBINE}
+    | ON_WINDOWS_AND_FILES
+)
 """No rank can end these before all ranks have begun, so each rank waits for the last."""
 
 PREFIX = frozenset({"Scan", "Exscan"})
@@ -93,7 +97,7 @@ FROM_ROOT = frozenset({"Broadcast", "Scatter"})
 TO_ROOT = frozenset({"Reduce", "Gather"})
 """One rank, the root, waits for the data of all others."""
 
-PARTS = frozenset({"AllGather", "ReduceScatter", "AlltoAll", "Gather", "Scatter"})
+ONE_PART_MESSAGES = frozenset({"AllGather", "ReduceScatter", "AlltoAll", "Gather", "Scatter"})
 """For these NCCL counts one rank's part of the buffer as the message, nccl-tests the whole buffer."""
 
 _WHOLE_BUFFER_OPERATIONS = frozenset({"AllReduce", "Broadcast", "Reduce"})
@@ -106,7 +110,7 @@ def operation(name: str) -> str | None:
     """
     kernel = _KERNEL.match(name)
     letters = re.sub("[^a-z]", "", (kernel[1] if kernel else name).lower())
-    return next((name_of_operation for part, name_of_operation in _NAMES if part in letters), None)
+    return next((name_of_operation for part, name_of_operation in _PARTS_OF_NAMES if part in letters), None)
 
 
 class MpiFunction(NamedTuple):
@@ -124,13 +128,13 @@ class MpiFunction(NamedTuple):
 def mpi_function(name: str) -> MpiFunction | None:
     """Return the operation that a function of MPI begins (``MPI_Iallreduce``), None for all others."""
     match = _MPI_CALL.fullmatch(name)
-    called = _MPI.get(match[2].lower()) if match else None
+    called = _MPI_OPERATIONS.get(match[2].lower()) if match else None
     return MpiFunction(called, bool(match[1]), bool(match[3])) if match and called else None
 
 
 def carries(kernel: str | None, called: str) -> bool:
     """Return whether a kernel can carry out a called operation, given the operation in the kernel's name."""
-    return kernel in (None, called) or (kernel == "SendRecv" and called in _BY_MESSAGES)
+    return kernel in (None, called) or (kernel == "SendRecv" and called in _SENT_AS_MESSAGES)
 
 
 def communicates(operator: str) -> bool:
@@ -142,7 +146,7 @@ def whole_bytes(op: str, message: int, ranks: int | None) -> int | None:
     """Return the size of a message as nccl-tests counts it, None if that needs unknown ranks."""
     if op in _WHOLE_BUFFER_OPERATIONS:
         return message
-    return message * ranks if op in PARTS and ranks is not None else None
+    return message * ranks if op in ONE_PART_MESSAGES and ranks is not None else None
 
 
 def bus_factor(op: str, ranks: int) -> float | None:
@@ -153,6 +157,6 @@ def bus_factor(op: str, ranks: int) -> float | None:
     """
     if op == "AllReduce":
         return 2 * (ranks - 1) / ranks
-    if op in PARTS:
+    if op in ONE_PART_MESSAGES:
         return (ranks - 1) / ranks
     return 1.0 if op in _WHOLE_BUFFER_OPERATIONS else None

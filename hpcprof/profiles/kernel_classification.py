@@ -104,7 +104,7 @@ def _rule(entry: object, where: str) -> Rule:
     return Rule(pattern, classes[rule.category], rule.family, rule.kind, rule.waits)
 
 
-class CarriedOut(NamedTuple):
+class KernelOperation(NamedTuple):
     """The operation of a communication kernel."""
 
     operation: str
@@ -113,14 +113,14 @@ class CarriedOut(NamedTuple):
     """True if profilers record the calls of its library."""
 
 
-def carried_out(name: str, rules: Sequence[Rule]) -> CarriedOut | None:
+def kernel_operation(name: str, rules: Sequence[Rule]) -> KernelOperation | None:
     """Return the operation that a communication kernel carries out; None if its name does not say."""
     rule = next((rule for rule in rules if rule.pattern.search(name)), None)
     kind = rule and (rule.kind or operation(name))
     if rule is None or not kind:
         return None
     recorded = any(rule.pattern.search(name) for rule in built_in_rules() if rule.family == NCCL)
-    return CarriedOut(kind, rule.waits, recorded)
+    return KernelOperation(kind, rule.waits, recorded)
 
 
 def classify(names: Iterable[str | None], rules: Sequence[Rule] | None = None) -> Ints:

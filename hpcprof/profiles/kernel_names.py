@@ -17,7 +17,7 @@ _VOID = re.compile(r"\bvoid (?=[\w\[])")
 # A range of PyTorch that names its object: enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__.
 _RANGE_OF_OBJECT = re.compile(r"\w+\(\w+\)#")
 # Shorter texts are not cut any further.
-_SHORTEST = 6
+_MIN_CUT_CHARACTERS = 6
 
 
 def without_namespaces(name: str) -> str:
@@ -85,7 +85,7 @@ def _cut_distinctly(texts: Collection[str], room: int) -> dict[str, str]:
         groups.setdefault(short, []).append(text)
     head = room // 3
     for group in groups.values():
-        if len(group) == 1 or room < _SHORTEST:
+        if len(group) == 1 or room < _MIN_CUT_CHARACTERS:
             continue
         free_width = room - head - 1
         alike = (len({*letters}) == 1 for letters in zip(*group, strict=False))
@@ -96,9 +96,9 @@ def _cut_distinctly(texts: Collection[str], room: int) -> dict[str, str]:
     return cut
 
 
-def _word_start(text: str, place: int, most: int) -> int:
-    """Return the beginning of the word at ``place``, or ``place`` if it is ``most`` characters away."""
+def _word_start(text: str, place: int, max_characters: int) -> int:
+    """Return the beginning of the word at ``place``, or ``place`` if that is ``max_characters`` away."""
     start = place
     while start and text[start - 1].isalnum():
         start -= 1
-    return start if place - start < most else place
+    return start if place - start < max_characters else place

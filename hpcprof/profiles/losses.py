@@ -126,7 +126,7 @@ class Loss:
     @property
     def sentence(self) -> str:
         """The loss as a sentence without its full stop."""
-        first = _OF_LOSS.search(self.detail) or _FIRST_SENTENCE.match(self.detail)
+        first = _LOSS_SENTENCE.search(self.detail) or _FIRST_SENTENCE.match(self.detail)
         return _SENTENCES[self.kind].format(
             **(_SINGULAR_VERBS if self.count == 1 else _PLURAL_VERBS),
             amount=_amount(self),
@@ -141,8 +141,8 @@ class Loss:
         """The way to record the lost events; empty if unknown."""
         if self.kind is LossKind.DIAGNOSTIC and _UNSUPPORTED_WORDS.search(self.detail):
             return _SUPPORT_REMEDY
-        if self.kind is LossKind.DIAGNOSTIC and _UNFLUSHED.search(self.detail):
-            return _TO_THE_END
+        if self.kind is LossKind.DIAGNOSTIC and _UNFLUSHED_WORDS.search(self.detail):
+            return _END_WITHIN_CAPTURE
         if self.kind is LossKind.DIAGNOSTIC and not _LOST_WORDS.search(self.detail):
             return ""
         if self.subject is Subject.MPI_OPERATION:
@@ -151,8 +151,8 @@ class Loss:
             return _COPY_AGAIN if self.detail in _DAMAGED_FIELDS else ""
         if self.kind is LossKind.MISSING and self.subject is Subject.GRAPH:
             return _REMEDIES[LossKind.GRAPH]
-        if self.kind is LossKind.MISSING and self.subject in _OF_SUBJECT:
-            return _OF_SUBJECT[self.subject]
+        if self.kind is LossKind.MISSING and self.subject in _MISSING_REMEDIES:
+            return _MISSING_REMEDIES[self.subject]
         if self.count == self.of and self.kind in _REMEDIES_OF_ALL:
             return _REMEDIES_OF_ALL[self.kind]
         return _REMEDIES.get(self.kind, "")
@@ -235,14 +235,14 @@ _LOST_WORDS = re.compile(
     re.IGNORECASE,
 )
 _SUPPORT_REMEDY = "Check that this profiler supports the device and the driver, and may read its counters."
-_NO_WORK = (
+_RECORD_GPU_WORK = (
     f"{_SUPPORT_REMEDY} [nsys|torch:It records the work of the GPU with the calls, if it supports both.]"
     "[roc:rocprofv3 records the work of the GPU with --kernel-trace.]"
 )
-_UNFLUSHED = re.compile(r"Not all [\w ]+ events might have been collected|No \w+ events collected")
+_UNFLUSHED_WORDS = re.compile(r"Not all [\w ]+ events might have been collected|No \w+ events collected")
 """The sentences of nsys about processes of which it got no events, or not the last ones."""
 _OTHER_PROFILER = "Record MPI with a newer Score-P or Nsight Systems: the records of this profiler lack it."
-_TO_THE_END = (
+_END_WITHIN_CAPTURE = (
     "Let the program end by itself within the capture[nsys:, or call cudaProfilerStop() before the capture "
     "ends]: a process hands over its last events then."
 )
@@ -250,19 +250,19 @@ RECORD_KERNELS = (
     "[roc: (rocprofv3 --kernel-trace)][nsys: (nsys --trace=cuda)][torch: (ProfilerActivity.CUDA)]"
 )
 """The options of profilers that record the work of a GPU, for `for_profiler`."""
-_OF_SUBJECT = {
+_MISSING_REMEDIES = {
     Subject.COPY: "Trace memory copies too[roc: (rocprofv3 --memory-copy-trace)][nsys: (nsys --trace=cuda)].",
     Subject.PROGRAM: "Record fewer steps, or with a newer version: JAX's profiler lost what GPUs did.",
 }
 _RECORD_AGAIN_REMEDY = "Record again, with a newer profiler or driver: these stamps are not the program's."
 _DAMAGED_FIELDS = ("form", "number of values", "number or kind", "record", "HLO", "counterpart")
 _COPY_AGAIN = "Copy the profile again, or record it again: a part of it is cut off or damaged."
-_ROOM = (
+_LARGER_BUFFERS = (
     "The profiler lost events: give it larger buffers[nsys: or flush them more often (nsys "
     "--cuda-flush-interval)][torch: (Kineto's ACTIVITIES_MAX_GPU_BUFFER_SIZE_MB)], or record fewer steps."
 )
 _REMEDIES_OF_ALL = {
-    LossKind.MISSING: _NO_WORK,
+    LossKind.MISSING: _RECORD_GPU_WORK,
     LossKind.PROCESS: "Record with a tool that writes which process each thread belongs to: nothing here "
     "tells the ranks.",
 }
@@ -278,8 +278,8 @@ _REMEDIES = {
     LossKind.LAUNCH: "Begin the capture before the work is launched, and trace all API calls.",
     LossKind.FAILED: "The program fails, not its recording: check what its calls return, of which "
     "compute-sanitizer finds the first that fails, and record again.",
-    LossKind.MISSING: _ROOM,
-    LossKind.DIAGNOSTIC: _ROOM,
+    LossKind.MISSING: _LARGER_BUFFERS,
+    LossKind.DIAGNOSTIC: _LARGER_BUFFERS,
     LossKind.GRAPH: "[nsys: Record the kernels of CUDA graphs: --profiler-option cuda-graph-trace=node (nsys "
     "--cuda-graph-trace=node).][torch|roc|unitrace|ascend|xplane: The profiler lost events of CUDA graphs: "
     "record fewer steps, or capture the graphs while it records.]",
@@ -291,7 +291,7 @@ _REMEDIES = {
 }
 
 _FIRST_SENTENCE = re.compile(r".*?(?=[.?!](?: [A-Z]|$))")
-_OF_LOSS = re.compile(r"(?<=[.?!] )[A-Z][^.?!]*\b(?:missing|lost|dropped|discarded)\b[^.?!]*")
+_LOSS_SENTENCE = re.compile(r"(?<=[.?!] )[A-Z][^.?!]*\b(?:missing|lost|dropped|discarded)\b[^.?!]*")
 """A later sentence of the profiler, which says that something is missing."""
 _MAX_SENTENCE_CHARACTERS = 160
 _PLURALS = {

@@ -50,7 +50,7 @@ _KEY = b"hpcprof"
 
 # Values that grow from row to row. The others repeat, and are smallest with a dictionary.
 _ASCENDING_COLUMNS = ("start", "start_ns", "end", "end_ns", "time_ns", "correlation", "source_correlation")
-_GROUP = 1 << 16
+_ROWS_IN_GROUP = 1 << 16
 """Rows in a group: the smallest part of a file that a reader can skip, and that is written at a time."""
 
 
@@ -60,7 +60,7 @@ class _OriginOnly(msgspec.Struct):
     origin: dict[str, Any]
 
 
-class _Described(msgspec.Struct):
+class _Description(msgspec.Struct):
     """The first line of a rank's description, about its files; the second holds everything else."""
 
     version: int
@@ -114,12 +114,12 @@ class RankEvents:
             rows[name] = len(table)
             if self._make_folder(name, len(table)):
                 with self._writer(name, table.schema) as writer:
-                    writer.write_table(table, _GROUP)
-        described = msgspec.json.encode(_Described(VERSION, _layout(), self.sha256, rows)).decode()
+                    writer.write_table(table, _ROWS_IN_GROUP)
+        description = msgspec.json.encode(_Description(VERSION, _layout(), self.sha256, rows)).decode()
         origin = {**asdict(timeline.origin), "path": str(timeline.origin.path)}
         contents = json.dumps({"origin": origin, "strings": timeline.strings.tolist()})
         self._origin.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(self._origin, f"{described}\n{contents}\n")
+        write_atomically(self._origin, f"{description}\n{contents}\n")
         for ending in ("json", *(f"{field}.parquet" for field in timeline_tables())):
             _version_1(self.folder, self.rank, ending).unlink(missing_ok=True)
 
@@ -157,13 +157,17 @@ class RankEvents:
         """Return the number of rows of each table that was written; None if none of this profile was."""
         try:
             with self._origin.open("rb") as file:
-                described = msgspec.json.decode(file.readline(), type=_Described)
+                description = msgspec.json.decode(file.readline(), type=_Description)
         except (OSError, msgspec.MsgspecError):
             return None
-        required = [name for name in _layout() if name in described.layout or name not in _ADDED_TABLES]
+        required = [name for name in _layout() if name in description.layout or name not in _ADDED_TABLES]
         layout = {name: _layout()[name] for name in required}
         expected = (VERSION, layout, self.sha256)
-        return described.rows if (described.version, described.layout, described.sha256) == expected else None
+        return (
+            description.rows
+            if (description.version, description.layout, description.sha256) == expected
+            else None
+        )
 
     def _check(self, name: str, file: pq.ParquetFile, rows: int) -> None:
         identity = self._identity(file.schema_arrow.names)
@@ -224,8 +228,8 @@ class RankEvents:
             return
         empty = arrow_columns(table.take(slice(0)), strings)
         with self._writer(name, (empty if step is None else _with_step(empty, step[:0])).schema) as writer:
-            for first in range(0, len(table), _GROUP):
-                part = slice(first, first + _GROUP)
+            for first in range(0, len(table), _ROWS_IN_GROUP):
+                part = slice(first, first + _ROWS_IN_GROUP)
                 rows = arrow_columns(table.take(part), strings)
                 writer.write_table(rows if step is None else _with_step(rows, step[part]))
 
@@ -295,11 +299,13 @@ def _with_step(rows: pa.Table, step: Ints) -> pa.Table:
     return rows.append_column("step", pa.array(step, mask=step < 0))
 
 
-def _timeline(described: Mapping[str, Any], read: Callable[[str, type[Table]], _Columns | None]) -> Timeline:
+def _timeline(
+    description: Mapping[str, Any], read: Callable[[str, type[Table]], _Columns | None]
+) -> Timeline:
     """Return the timeline of a description; ``read`` returns the columns of a table, None without rows."""
-    number = {plain_text(value): i for i, value in enumerate(described["strings"])}
-    strings = _texts(described["strings"])
-    return Timeline(origin=_described_origin(described["origin"]), strings=strings, **_tables(read, number))
+    number = {plain_text(value): i for i, value in enumerate(description["strings"])}
+    strings = _texts(description["strings"])
+    return Timeline(origin=_described_origin(description["origin"]), strings=strings, **_tables(read, number))
 
 
 def _tables(read: Callable[[str, type[Table]], _Columns | None], number: Mapping[str, int]) -> dict[str, Any]:
@@ -316,8 +322,8 @@ def _texts(values: Sequence[str]) -> NDArray[np.object_]:
     return strings
 
 
-def _described_origin(described: Mapping[str, Any]) -> Origin:
-    return msgspec.convert(described, Origin, dec_hook=lambda kind, value: kind(value))
+def _described_origin(description: Mapping[str, Any]) -> Origin:
+    return msgspec.convert(description, Origin, dec_hook=lambda kind, value: kind(value))
 
 
 def overlaps_window(start: Ints, end: Ints, start_ns: int, end_ns: int) -> Mask:
@@ -343,10 +349,10 @@ def _rows_in_window(file: pq.ParquetFile, names: list[str], start_ns: int, end_n
 
 def _load_version_1(folder: Path, rank: int, sha256: str) -> Timeline | None:
     """Read the files of hpcprof 0.1: one for each table, all in one folder, with numbers for kinds."""
-    described = json.loads(_version_1(folder, rank, "json").read_text(encoding="utf-8"))
+    description = json.loads(_version_1(folder, rank, "json").read_text(encoding="utf-8"))
     identity = {"version": 1, "sha256": sha256}
     layout = [field for field in timeline_tables() if field not in _ADDED_TABLES]
-    if {**described, **identity, "layout": layout} != described:
+    if {**description, **identity, "layout": layout} != description:
         return None
 
     def read(field: str, kind: type[Table]) -> _Columns | None:
@@ -360,7 +366,7 @@ def _load_version_1(folder: Path, rank: int, sha256: str) -> Timeline | None:
                 raise ValueError(f"{field} is of another profile")
             return dict(zip(names, file.read(names).columns, strict=True))
 
-    return _timeline(described, read)
+    return _timeline(description, read)
 
 
 def _version_1(folder: Path, rank: int, ending: str) -> Path:

@@ -20,7 +20,7 @@ from hpcprof.profiles.columns.unique import (
     object_array,
     position_in_group,
 )
-from hpcprof.profiles.kernel_classification import carried_out, load
+from hpcprof.profiles.kernel_classification import kernel_operation, load
 from hpcprof.profiles.readers.nsys import NSYS
 from hpcprof.profiles.timeline import (
     AFTER_ALL,
@@ -265,7 +265,7 @@ def carried_out_by_name(timeline: Timeline, *, only_unrecorded: bool = False) ->
     kernels, rules = timeline.kernels, load()
     name_ids = distinct(kernels.name[kernels.category == Category.COMM])
     kernels_by_number = {
-        number: carried_out(name or "", rules)
+        number: kernel_operation(name or "", rules)
         for number, name in zip(name_ids.tolist(), timeline.names(name_ids), strict=True)
     }
     return {

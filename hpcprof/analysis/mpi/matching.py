@@ -24,7 +24,7 @@ from hpcprof.analysis.mpi.run_lists import NONE, RowWindow, RunLists
 from hpcprof.profiles.collective_operations import (
     ALIGNING,
     FROM_ROOT,
-    OF_OBJECTS,
+    ON_WINDOWS_AND_FILES,
     POINT_TO_POINT,
     PREFIX,
     TO_ROOT,
@@ -244,7 +244,7 @@ class RunMpi:
         ops = self.operations
         match = ops.match.copy()
         for op, rows in collective_tables(self):
-            if ops.ops[op] in OF_OBJECTS and not self._all_wait(rows):
+            if ops.ops[op] in ON_WINDOWS_AND_FILES and not self._all_wait(rows):
                 match[rows] = NONE
         return replace(self, operations=replace(ops, match=match))
 
@@ -460,7 +460,7 @@ def _slack(run: RunMpi, zeros: Mapping[int, int]) -> Ints:
     receives = ops.matched_receives
     parts = [completed[receives] - begun[ops.partner[receives]]]
     for op, rows in collective_tables(run):
-        if ops.ops[op] in WAITING - OF_OBJECTS:
+        if ops.ops[op] in WAITING - ON_WINDOWS_AND_FILES:
             parts.append(completed[rows].min(axis=1) - begun[rows].max(axis=1))
     return np.concatenate(parts)
 

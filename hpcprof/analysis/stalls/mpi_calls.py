@@ -19,11 +19,11 @@ from typing import NamedTuple
 import numpy as np
 
 from hpcprof.analysis.stalls.evidence import LastCall, ProcessState, RankEvidence
-from hpcprof.profiles.collective_operations import OF_OBJECTS, POINT_TO_POINT, WAITING, mpi_function
+from hpcprof.profiles.collective_operations import ON_WINDOWS_AND_FILES, POINT_TO_POINT, WAITING, mpi_function
 from hpcprof.profiles.readers.flight_recorder import Entered, FlightRecord
 from hpcprof.profiles.timeline import LATEST, Timeline
 
-_WITHOUT_GROUP = POINT_TO_POINT | OF_OBJECTS
+_WITHOUT_GROUP = POINT_TO_POINT | ON_WINDOWS_AND_FILES
 """Operations that are not known to be of all ranks of a communicator."""
 
 _START_CALLS = frozenset({"MPI_Init", "MPI_Init_thread"})

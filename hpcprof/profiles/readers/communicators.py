@@ -79,8 +79,8 @@ NULL = -(1 << 63)
 """Stands for a size that the profiler did not record."""
 
 
-def own_sizes(operation: str, sent: Ints, received: Ints, ranks: Ints, rank: Ints) -> tuple[Ints, Ints]:
-    """Return what a rank gives to collectives and gets from them, in bytes, or `NO_BYTES`.
+def bytes_of_rank(operation: str, sent: Ints, received: Ints, ranks: Ints, rank: Ints) -> tuple[Ints, Ints]:
+    """Return the bytes that a rank gives to collectives and gets from them, or `NO_BYTES`.
 
     Both profilers count each pair of ranks: they multiply the size of a buffer with the number of ranks that
     get or send it, one less in place. If only one of both is NULL, it counts as 0. ``sent`` and ``received``
@@ -98,34 +98,34 @@ def own_sizes(operation: str, sent: Ints, received: Ints, ranks: Ints, rank: Int
         "Scan": (ranks - rank, rank + 1),
         "Exscan": (other_ranks - rank, rank),
     }.get(operation, (single, single))
-    gives, gets = sent != NULL, received != NULL
-    passed = np.where(gives, sent, 0)
-    obtained = np.where(gets, received, 0)
+    has_sent, has_received = sent != NULL, received != NULL
+    passed = np.where(has_sent, sent, 0)
+    obtained = np.where(has_received, received, 0)
     if operation == "AllReduce":
         # Sizes count whole elements; that reveals most operations in place.
         in_place = (passed % np.maximum(ranks, 1) != 0) & (passed % np.maximum(other_ranks, 1) == 0)
         receivers = senders = np.where(in_place, other_ranks, ranks)
     elif operation == "Broadcast":
-        obtained = np.where(gives, 0, obtained)
+        obtained = np.where(has_sent, 0, obtained)
     elif operation == "Reduce":
-        in_place = gets & ~gives
+        in_place = has_received & ~has_sent
         senders = np.where(in_place, other_ranks, ranks)
         passed = np.where(in_place, obtained // np.maximum(other_ranks, 1), passed)
-    valid = (gives | gets) & (receivers >= 0) & (senders >= 0) & (ranks > 0)
+    valid = (has_sent | has_received) & (receivers >= 0) & (senders >= 0) & (ranks > 0)
     return (
         np.where(valid, passed // np.maximum(receivers, 1), NO_BYTES),
         np.where(valid, obtained // np.maximum(senders, 1), NO_BYTES),
     )
 
 
-_OF_PROCESS = " of process "
+_PROCESS_LABEL = " of process "
 
 
 def of_one_process(text: str, process: int) -> str:
     """Return the name of a communicator of devices that one process has: others may use the same numbers."""
-    return f"{text}{_OF_PROCESS}{process}"
+    return f"{text}{_PROCESS_LABEL}{process}"
 
 
 def is_of_one_process(name: str) -> bool:
     """Return whether a communicator has devices of one process only: its size tells nothing of ranks."""
-    return _OF_PROCESS in name
+    return _PROCESS_LABEL in name

@@ -274,7 +274,7 @@ _TEXTS = {
 
 
 def foreign_kind(path: Path) -> str:
-    """Return what a file is that no reader takes, and what to do instead; empty if unknown."""
+    """Return the kind of a file that no reader takes, and what to do instead; empty if unknown."""
     suffix = Path(_COMPRESSED.sub("", path.name)).suffix.lower()
     if suffix != ".json" or not path.is_file():
         has_text = _TEXT_SUFFIX.fullmatch(suffix) and path.is_file()
@@ -286,12 +286,12 @@ def foreign_kind(path: Path) -> str:
 
 
 def substitute_kind(path: Path) -> str:
-    """Return what a download left in place of a profile, and what to do; empty for anything else."""
+    """Return the kind of a file that a download left for a profile, and what to do; empty for others."""
     return _kind_of_head(path, _SUBSTITUTES) if path.is_file() else ""
 
 
 def foreign_trace(path: Path, other: str = "") -> str:
-    """Return whose trace a JSON file is, by how it begins; ``other`` for a trace of another program."""
+    """Return the program whose trace a JSON file is, by its beginning; ``other`` for an unknown program."""
     return _kind_of_head(path, {**_TRACES, _CHROME_EVENTS: other, rb'"traceEvents"': other})
 
 

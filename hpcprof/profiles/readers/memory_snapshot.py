@@ -21,11 +21,11 @@ SUFFIXES = (".pickle", ".pkl")
 FILES = "*.pickle and *.pkl of torch.cuda.memory._dump_snapshot"
 
 _MAX_SNAPSHOT_BYTES = 512 << 20
-_MOST_VALUES = 50_000_000
-_MOST_ITEMS = 4_000_000
+_MAX_VALUES = 50_000_000
+_MAX_ITEMS = 4_000_000
 """The most blocks and events: a pickle can repeat parts of itself."""
 
-_MOST_FRAMES = 200
+_MAX_FRAMES = 200
 _PYTHON = re.compile(r"\.pyx?$|^<")
 """Files of Python. PyTorch records the frames of C++ between and below them unless told stacks="python"."""
 _MAX_NUMBER = 1 << 62
@@ -125,7 +125,7 @@ def load_values(path: Path) -> dict[str, Any]:
     try:
         if len(data) > _MAX_SNAPSHOT_BYTES:
             raise ValueError(f"it has more than {_MAX_SNAPSHOT_BYTES >> 20} MB")
-        values = load_plain(data, _MOST_VALUES)
+        values = load_plain(data, _MAX_VALUES)
         if not isinstance(values, dict) or not isinstance(values.get("segments"), list):
             raise ValueError("it has no list of segments")
     except ValueError as error:
@@ -137,13 +137,13 @@ def read_memory_snapshot(path: Path) -> MemorySnapshot:
     """Read a snapshot."""
     values = load_values(path)
     try:
-        return _Reading().read(values)
+        return _SnapshotReader().read(values)
     except (ValueError, TypeError, KeyError, AttributeError, IndexError, msgspec.ValidationError) as error:
         reason = f"{type(error).__name__}: {error}"
         raise DamagedInput(f"{path} is not a snapshot of PyTorch's memory: {reason}.") from None
 
 
-class _Reading:
+class _SnapshotReader:
     """A snapshot on the way: the stacks so far, and how many blocks and events."""
 
     def __init__(self) -> None:
@@ -194,7 +194,7 @@ class _Reading:
 
     def _count(self) -> None:
         self._items += 1
-        if self._items > _MOST_ITEMS:
+        if self._items > _MAX_ITEMS:
             raise ValueError("it has too many blocks and events")
 
     def _stack(self, frames: Any) -> int:
@@ -206,7 +206,7 @@ class _Reading:
                 CodeLine(str(frame["name"]), str(frame["filename"]), _number(frame["line"]))
                 for frame in frames
                 if _PYTHON.search(str(frame["filename"]))
-            )[:_MOST_FRAMES]
+            )[:_MAX_FRAMES]
             cached = self._by_id[id(frames)] = self._stacks.setdefault(stack, len(self._stacks))
         return cached
 

@@ -31,7 +31,7 @@ _SYSTEM = re.compile(
 _OWN_FILE = re.compile(r"(?!torch/).*\.py")
 """Files of the user's program in Python, of which py-spy tells the frames too."""
 
-_MOST_LINES = 20_000
+_MAX_LINES = 20_000
 
 
 class NativeStack(msgspec.Struct, frozen=True):
@@ -50,7 +50,7 @@ def parse_native_stack(text: str) -> NativeStack | None:
     """Return the parsed stacks of a process; None without frames."""
     threads: dict[int, list[tuple[str, str, int, bool]]] = {}
     current: list[tuple[str, str, int, bool]] | None = None
-    for line in text.splitlines()[:_MOST_LINES]:
+    for line in text.splitlines()[:_MAX_LINES]:
         if match := _THREAD.match(line):
             current = threads.setdefault(int(match["eu"] or match["gdb"] or match["py"]), [])
         elif current and (match := _EU_SOURCE.match(line)):

@@ -17,7 +17,7 @@ _PERMITTED_OPCODES = frozenset(
     opcode.name for opcode in pickletools.opcodes if _PLAIN_OPCODE.fullmatch(opcode.name)
 )
 _TUPLES = frozenset(name for name in _PERMITTED_OPCODES if "TUPLE" in name)
-_DEEPEST = 5_000
+_MAX_DEPTH = 5_000
 """Maximum tuples within each other: Python recurses through those that are keys without counting."""
 
 
@@ -48,7 +48,7 @@ def load_plain(data: bytes, most_values: int) -> Any:
             place = int(argument or 0) if instruction.name.endswith("PUT") else 0
             if max(number, place) > most_values:
                 raise ValueError("it has too many values")
-        if tuples > _DEEPEST:
+        if tuples > _MAX_DEPTH:
             _refuse_deep_tuples(data)
         return _NoClasses(io.BytesIO(data)).load()
     except (ValueError, MemoryError):
@@ -58,7 +58,7 @@ def load_plain(data: bytes, most_values: int) -> Any:
 
 
 def _refuse_deep_tuples(data: bytes) -> None:
-    """Raise ValueError for tuples that nest more than `_DEEPEST` times; a list and a dict are no keys."""
+    """Raise ValueError for tuples that nest more than `_MAX_DEPTH` times; a list and a dict are no keys."""
     stack: list[int | None] = []  # The depth of each value, None for a mark.
     memo: dict[int, int | None] = {}
     for instruction, argument, _ in pickletools.genops(data):
@@ -76,7 +76,7 @@ def _refuse_deep_tuples(data: bytes) -> None:
         depth_made: int | None = 0
         if name in _TUPLES:
             depth_made = 1 + max((depth or 0 for depth in taken), default=0)
-            if depth_made > _DEEPEST:
+            if depth_made > _MAX_DEPTH:
                 raise ValueError("it nests too deeply")
         elif name == "MARK":
             depth_made = None

@@ -10,7 +10,7 @@ from hpcprof.common.decode import from_json, read_file
 from hpcprof.workloads.schema import SCHEMA_VERSION, ModeResult, RankResult
 
 # In version 1 the first of several modes also filled these.
-_OF_FIRST_MODE: dict[str, Any] = {
+_FIRST_MODE_FIELDS: dict[str, Any] = {
     "step_ns": [],
     "phase_ns": {},
     "summary": {},
@@ -59,7 +59,7 @@ def parse_result(text: bytes | str) -> RankResult:
         modes = point.get("modes")
         if version == 1:
             point["schema_version"] = SCHEMA_VERSION
-            point.update(_OF_FIRST_MODE if modes else {})
+            point.update(_FIRST_MODE_FIELDS if modes else {})
         for part in (point, *(modes.values() if isinstance(modes, dict) else ())):
             correctness = part.get("correctness") if isinstance(part, dict) else None
             if isinstance(correctness, dict) and correctness.get("relative_error", 0) is None:

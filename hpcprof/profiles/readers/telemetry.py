@@ -22,8 +22,8 @@ if TYPE_CHECKING:  # to look at the samples of a running job needs no numpy
 _NAME = re.compile(r"(?P<device>\S{1,100}) (?P<metric>[a-z_]{1,40})")
 _MAX_FILE_BYTES = 256 << 20
 _MAX_READ_BYTES = 16 << 20
-_LONGEST_LINE = 4 << 20
-_MOST_SERIES = 20_000
+_MAX_LINE_BYTES = 4 << 20
+_MAX_SERIES = 20_000
 _MAX_DAMAGED_LINES = 100_000
 """Maximum number of damaged lines of a node, after which its file is read no further."""
 
@@ -117,7 +117,7 @@ def _readings(run_directory: Path) -> Iterator[_Reading]:
             while (
                 free_bytes > 0
                 and reading.damaged < _MAX_DAMAGED_LINES
-                and (line := file.readline(_LONGEST_LINE))
+                and (line := file.readline(_MAX_LINE_BYTES))
             ):
                 free_bytes -= len(line)
                 reading.take(line)
@@ -198,7 +198,7 @@ class _Reading:
         self._last = time
 
     def _keep(self, name: tuple[str, str], time: float, value: float) -> None:
-        if name not in self._points and len(self._points) >= _MOST_SERIES:
+        if name not in self._points and len(self._points) >= _MAX_SERIES:
             raise ValueError
         if name not in self._points:
             self._points[name] = array("d"), array("d")
@@ -239,9 +239,9 @@ def _visible_gpus(devices: str, count: int) -> tuple[int, ...]:
 
 
 def growth(series: Series) -> tuple[Floats, Floats, Floats]:
-    """Return by how much a counter grew between its samples, as starts, ends and amounts.
+    """Return the growth of a counter between its samples, as starts, ends and amounts.
 
-    A counter that falls has begun anew: what it grew by then is unknown, and left out.
+    A counter that falls has begun anew: its growth until then is unknown, and left out.
     """
     import numpy as np
 
@@ -267,7 +267,7 @@ class _EnergyReading(_Reading):
 
     def _keep(self, name: tuple[str, str], time: float, value: float) -> None:
         device, metric = name
-        if metric == "energy_j" and device.startswith("gpu") and len(self.counters) < _MOST_SERIES:
+        if metric == "energy_j" and device.startswith("gpu") and len(self.counters) < _MAX_SERIES:
             counter = self.counters.setdefault(device, _Counter(value))
             counter.joules += max(0.0, value - counter.last)
             counter.last = value

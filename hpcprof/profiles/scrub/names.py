@@ -12,9 +12,9 @@ _PATH = (
     r"|(?<![\w./)\]>~-])(?:~[\w.-]*/|/[\w.+@%=,~-]+/)[\w.+@%=,~-]+(?:/[\w.+@%=,~-]+)*/?"
     r"|<(?:path|host|user) \d+>"
 )
-_SHORTEST = 3
+_MIN_CHARACTERS = 3
 
-_EVERYBODY = frozenset(
+_COMMON_WORDS = frozenset(
     {
         *("root", "user", "admin", "ubuntu", "debian", "ec2-user"),
         *("jovyan", "nobody", "runner", "vscode", "localhost"),
@@ -40,8 +40,10 @@ class Names:
 
     def know(self, words: Mapping[str, str]) -> None:
         """Add words, each with its kind (host or user); names of one or two letters are too common."""
-        telling = {w: kind for w, kind in words.items() if len(w) >= _SHORTEST and w not in _EVERYBODY}
-        self._kinds = telling | self._kinds
+        distinctive = {
+            w: kind for w, kind in words.items() if len(w) >= _MIN_CHARACTERS and w not in _COMMON_WORDS
+        }
+        self._kinds = distinctive | self._kinds
         longest_first = sorted(self._kinds, key=len, reverse=True)
         words_only = rf"|(?<![A-Za-z0-9])(?:{'|'.join(map(re.escape, longest_first))})(?![A-Za-z0-9])"
         self._private = re.compile(_PATH + (words_only if self._kinds else ""))

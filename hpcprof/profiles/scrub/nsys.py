@@ -232,10 +232,10 @@ _COUNTS = (
     "CUDA device",
     "Reduction operation",
 )
-_LARGEST_COUNT = 1 << 48
+_MAX_COUNT = 1 << 48
 """No message, and no number of ranks, is larger; a text of seven letters is."""
 
-_LARGEST_PAYLOAD = 256
+_MAX_PAYLOAD_BYTES = 256
 
 
 def entry_name(name: object) -> str | None:
@@ -261,7 +261,7 @@ class NcclPayloads:
         header = np.frombuffer(blob, PAYLOAD_HEADER, 1)[0]
         count, schema, size, offset = (int(value) for value in header.tolist())
         layout = self._layouts.get((domain, schema))
-        fits = offset >= PAYLOAD_HEADER.itemsize and offset + size == len(blob) and size <= _LARGEST_PAYLOAD
+        fits = offset >= PAYLOAD_HEADER.itemsize and offset + size == len(blob) and size <= _MAX_PAYLOAD_BYTES
         if count != 1 or layout is None or not fits:
             return None
         copy = bytearray(blob[: PAYLOAD_HEADER.itemsize]).ljust(len(blob), b"\0")
@@ -271,6 +271,6 @@ class NcclPayloads:
             value = blob[begin:end]
             if not entry_name(name) or end > len(blob):
                 continue
-            if name in COMMUNICATOR or abs(int(np.frombuffer(value, field.kind)[0])) < _LARGEST_COUNT:
+            if name in COMMUNICATOR or abs(int(np.frombuffer(value, field.kind)[0])) < _MAX_COUNT:
                 copy[begin:end] = value
         return bytes(copy)

@@ -13,7 +13,7 @@ from typing import Any
 
 from hpcprof.profiles.readers import environment_allowlist
 from hpcprof.profiles.readers.rocprof.database import decode_value, open_database
-from hpcprof.profiles.readers.rocprof.records import KEPT
+from hpcprof.profiles.readers.rocprof.records import KEPT_DETAILS
 from hpcprof.profiles.scrub.names import Names, hosts_and_users, names_in_environment
 from hpcprof.profiles.scrub.nsys import database_copy, number_only, text_or_number
 
@@ -70,7 +70,7 @@ def _safe_text(kind: str, written: bytes | str | None, names: Names) -> str:
         message = fields.get("message")
         fields = {"message": names.cleaned(message)} if isinstance(message, str) else {}
     else:
-        fields = {name: value for name, value in fields.items() if name in KEPT}
+        fields = {name: value for name, value in fields.items() if name in KEPT_DETAILS}
     return json.dumps(fields)
 
 

@@ -21,7 +21,7 @@ from hpcprof.profiles import input_bounds
 from hpcprof.profiles.gzip_file import content_of
 from hpcprof.profiles.input_bounds import bounded, first_repeated_name
 from hpcprof.profiles.readers import plain_pickle
-from hpcprof.profiles.readers.darshan.dump_script import memory_of
+from hpcprof.profiles.readers.darshan.dump_script import memory_bound
 from hpcprof.profiles.readers.discovery import read_profile
 from hpcprof.profiles.readers.nsys.export import open_export
 from hpcprof.profiles.readers.nsys.parquet_tables import ParquetTables
@@ -145,13 +145,13 @@ def test_names_of_columns_are_compared_in_one_pass() -> None:
 def test_a_pickle_that_becomes_far_larger_or_deeper_is_refused(
     pickled: bytes, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plain_pickle, "_DEEPEST", 50)
+    monkeypatch.setattr(plain_pickle, "_MAX_DEPTH", 50)
     with pytest.raises(ValueError, match=why):
         plain_pickle.load_plain(pickled, 1000)
 
 
 def test_a_pickle_of_many_flat_tuples_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plain_pickle, "_DEEPEST", 3)
+    monkeypatch.setattr(plain_pickle, "_MAX_DEPTH", 3)
     values = {"a": [(number, {("b", "c"): (1, (2, 3))}) for number in range(50)]}
     for protocol in (2, 4):
         assert plain_pickle.load_plain(pickle.dumps(values, protocol), 10_000) == values
@@ -172,12 +172,12 @@ def test_a_parquet_table_that_repeats_one_value_is_refused(column: pa.Array, tmp
 
 
 def test_a_stored_value_is_unpacked_up_to_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(database, "_LONGEST_JSON", 1000)
+    monkeypatch.setattr(database, "_MAX_JSON_BYTES", 1000)
     sink = pa.BufferOutputStream()
     with pa.CompressedOutputStream(sink, "lz4") as file:
         file.write(b"[" + b" " * 2000 + b"]")
     assert decode_value(sink.getvalue().to_pybytes(), list[int]) is None
-    monkeypatch.setattr(database, "_LONGEST_JSON", 10_000)
+    monkeypatch.setattr(database, "_MAX_JSON_BYTES", 10_000)
     assert decode_value(sink.getvalue().to_pybytes(), list[int]) == []
 
 
@@ -235,4 +235,4 @@ def test_a_query_takes_no_more_steps_than_the_file_justifies(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(("size", "most"), [(0, 5 << 28), (10_000_000, 2_000_000_000), (10**12, 8 << 30)])
 def test_the_reader_of_darshan_has_the_memory_that_its_log_justifies(size: int, most: int) -> None:
-    assert memory_of(size) == most
+    assert memory_bound(size) == most

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpcprof.common.errors import UsageError
-from hpcprof.profiles.kernel_classification import built_in_rules, carried_out, classify, family, load
+from hpcprof.profiles.kernel_classification import built_in_rules, classify, family, kernel_operation, load
 from hpcprof.profiles.timeline import Category
 
 
@@ -49,7 +49,7 @@ def test_kernels_of_public_code_have_their_class_and_operation() -> None:
     assert len({name for *_, name in rows}) == len(rows) > 150
     found = []
     for _, _, source, name in rows:
-        carried = carried_out(name, built_in_rules())
+        carried = kernel_operation(name, built_in_rules())
         category = Category(int(classify([name])[0]))
         kind = carried.operation if carried and category is not Category.COMP else "-"
         found.append([category.name.lower(), kind, source, name])
@@ -59,7 +59,7 @@ def test_kernels_of_public_code_have_their_class_and_operation() -> None:
 def test_a_send_lets_its_rank_go_on_and_the_calls_of_nccl_are_recorded() -> None:
     rules = built_in_rules()
     send, receive, nccl = (
-        carried_out(name, rules)
+        kernel_operation(name, rules)
         for name in ("a2a_dispatch_send_kernel", "a2a_dispatch_recv_kernel", "ncclDevKernel_AllReduce_Sum")
     )
     assert send and receive and nccl

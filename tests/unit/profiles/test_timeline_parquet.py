@@ -73,7 +73,7 @@ def test_it_comes_back_as_it_was(tmp_path: Path, seed: int) -> None:
 def test_a_table_that_is_written_in_several_parts_comes_back_whole(
     tmp_path: Path, timeline: Timeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(timeline_parquet, "_GROUP", len(timeline.kernels) // 3)
+    monkeypatch.setattr(timeline_parquet, "_ROWS_IN_GROUP", len(timeline.kernels) // 3)
     events = save(tmp_path, timeline)
     assert parquet.ParquetFile(events.path("kernels")).metadata.num_row_groups >= 3
     assert_same(events.load(), timeline)
@@ -82,7 +82,7 @@ def test_a_table_that_is_written_in_several_parts_comes_back_whole(
 def test_row_groups_hold_the_times_of_their_rows(
     tmp_path: Path, timeline: Timeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(timeline_parquet, "_GROUP", 1000)
+    monkeypatch.setattr(timeline_parquet, "_ROWS_IN_GROUP", 1000)
     path = save(tmp_path, timeline).path("kernels")
     with parquet.ParquetFile(path) as file:
         for number in range(file.metadata.num_row_groups):

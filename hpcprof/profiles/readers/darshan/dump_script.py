@@ -43,8 +43,8 @@ _COUNTS = ("OPENS", "READS", "WRITES", "BYTES_READ", "BYTES_WRITTEN")
 _TIMES = ("F_READ_TIME", "F_WRITE_TIME", "F_META_TIME")
 _TRACES = {"DXT_POSIX": "POSIX", "DXT_MPIIO": "MPI-IO"}
 _LUSTRE = "LUSTRE"
-_MOST_RECORDS, _MOST_SEGMENTS = 500_000, 1_000_000
-_LEAST_MEMORY, _MOST_MEMORY, _MEMORY_RATIO = 5 << 28, 8 << 30, 200
+_MAX_RECORDS, _MAX_SEGMENTS = 500_000, 1_000_000
+_MIN_MEMORY, _MAX_MEMORY, _MEMORY_RATIO = 5 << 28, 8 << 30, 200
 """Address space in bytes: of small logs, of all, and as a multiple of a log's packed size."""
 NO_LOG = 3
 """The exit code for a file that the library does not open."""
@@ -53,7 +53,7 @@ NO_LOG = 3
 def main(path: str) -> None:
     """Print job, files, counters and, of DXT, the single reads and writes."""
     size = Path(path).stat().st_size if Path(path).is_file() else 0
-    resource.setrlimit(resource.RLIMIT_AS, 2 * (memory_of(size),))
+    resource.setrlimit(resource.RLIMIT_AS, 2 * (memory_bound(size),))
     import darshan.backend.cffi_backend as library
 
     log = library.log_open(path)
@@ -86,7 +86,7 @@ def main(path: str) -> None:
             read = _records(lambda: library.log_get_generic_record(log, module, "dict"))  # noqa: B023
             for record in read:
                 impossible |= _impossible_counters(module, record)
-                if len(dump["records"]) < _MOST_RECORDS:
+                if len(dump["records"]) < _MAX_RECORDS:
                     file = numbers.setdefault(record["id"], len(numbers))
                     dump["records"].append(_counters(module, file, record))
                 else:
@@ -95,7 +95,7 @@ def main(path: str) -> None:
             for record in _records(lambda: library.log_get_dxt_record(log, module)):  # noqa: B023
                 file = numbers.setdefault(record["id"], len(numbers))
                 for segment in _segments(_TRACES[module], file, record):
-                    if len(dump["segments"]) < _MOST_SEGMENTS:
+                    if len(dump["segments"]) < _MAX_SEGMENTS:
                         dump["segments"].append(segment)
                     else:
                         dump["left_out"] += 1
@@ -110,9 +110,9 @@ def main(path: str) -> None:
     print(json.dumps(dump))
 
 
-def memory_of(size: int) -> int:
+def memory_bound(size: int) -> int:
     """Return the address space in bytes that reading a log of ``size`` bytes may take."""
-    return min(_MOST_MEMORY, max(_LEAST_MEMORY, _MEMORY_RATIO * size))
+    return min(_MAX_MEMORY, max(_MIN_MEMORY, _MEMORY_RATIO * size))
 
 
 def _records(read: Callable[[], Any]) -> Iterator[Any]:

@@ -35,7 +35,7 @@ _ON_GPU = "kernel_gpu"
 _PLACEHOLDER_NS = 1_000_000_000
 """The time between the ends of operations whose times are unknown."""
 
-_SHORTEST_LINE = 100
+_MIN_LINE_CHARACTERS = 100
 """Bytes that each line with an operation has at least: the names of its fields."""
 
 _MAX_DURATION_US = 1 << 43
@@ -155,7 +155,7 @@ def _lines(written: bytes) -> tuple[list[_Line], int]:
     """Return the valid lines of a log, and how many are not."""
     lines, damaged = [], 0
     for text in filter(None, map(bytes.strip, written.splitlines())):
-        if len(text) < _SHORTEST_LINE:  # an exception takes ten times as long
+        if len(text) < _MIN_LINE_CHARACTERS:  # an exception takes ten times as long
             damaged += 1
             continue
         try:
@@ -171,7 +171,7 @@ def _lines(written: bytes) -> tuple[list[_Line], int]:
 
 
 def _ends(lines: Sequence[_Line]) -> tuple[Ints, int]:
-    """Return when operations ended in ns, and of how many of them that is unknown.
+    """Return the ends of operations in ns, and the number of unknown ends.
 
     An operation ends on all ranks at about the same time, so each communicator has its own count.
     """

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hpcprof.profiles.collective_operations import PARTS, carries, operation
+from hpcprof.profiles.collective_operations import ONE_PART_MESSAGES, carries, operation
 from hpcprof.profiles.columns.unique import distinct
 from hpcprof.profiles.readers.kineto.arguments import element_bytes, number, parsed_object
 from hpcprof.profiles.readers.string_table import StringTable
@@ -150,10 +150,12 @@ def batched_records(
         number, thread = int(calls.correlation[row]), (int(calls.process[row]), int(calls.thread[row]))
         launch = _Launch(int(calls.start[row]), number, number in correlation, operation(carried[number]))
         threads.setdefault(thread, ([], []))[1].append(launch)
-    return [record for thread in threads.values() for record in _of_thread(*thread)]
+    return [record for thread in threads.values() for record in _thread_records(*thread)]
 
 
-def _of_thread(group_calls: Sequence[GroupCall], launches: Sequence[_Launch]) -> Iterator[CollectiveRecord]:
+def _thread_records(
+    group_calls: Sequence[GroupCall], launches: Sequence[_Launch]
+) -> Iterator[CollectiveRecord]:
     starts = [call.start for call in group_calls]
     begun = [bisect_right(starts, launch.start) for launch in launches]
     inside = [
@@ -219,6 +221,6 @@ def _message(op: str, record: CollectiveRecord) -> int:
     if op == "AlltoAll":
         even = record.even and record.ranks > 0 and elements % record.ranks == 0
         elements = elements // record.ranks if even else 0
-    if not width or not elements or (op in PARTS and not record.even):
+    if not width or not elements or (op in ONE_PART_MESSAGES and not record.even):
         return NO_BYTES
     return elements * width

@@ -126,7 +126,7 @@ def _collectives(
 
 
 def _ends_of_waits(operators: IntColumns, strings: StringTable) -> Ints:
-    """Return when the result of each call is there: at the end of its wait, else of the call.
+    """Return the time at which the result of each call is there: the end of its wait, else of the call.
 
     The waits of an operation on a thread belong to its calls in the same order, if there are as many.
     """

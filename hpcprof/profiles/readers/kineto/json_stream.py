@@ -15,7 +15,7 @@ _CHUNK = 8 << 20
 _MAX_EVENT_BYTES = 64 << 20
 """The most bytes before the events and in one event: with more, a file is not a trace."""
 
-_MOST_OTHER_VALUES = 100_000
+_MAX_OTHER_VALUES = 100_000
 """Maximum number of values in a piece of the file that are no events: each is parsed alone."""
 
 _KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
@@ -123,7 +123,7 @@ class TraceStream:
             events, tail = self._decode_events(text[:until]), text[after:]
             if not any(events) and not (events and first and ended):
                 batch, tail, ended = _scan(text, first, ended, self._kind)
-                if batch.count(None) > _MOST_OTHER_VALUES:
+                if batch.count(None) > _MAX_OTHER_VALUES:
                     raise NotATrace(
                         "is not a PyTorch profiler trace: it has countless values that are no events."
                     )
@@ -167,7 +167,7 @@ def _parse_text(text: bytes) -> Any:
 
 
 def _last_event(text: bytes) -> tuple[int, int]:
-    """Return where the last complete event probably ends and the next begins: at ``}``, a comma and ``{``."""
+    """Return the likely end of the last complete event and the begin of the next: ``}``, a comma and ``{``."""
     at = len(text)
     for _ in range(_BRACES):
         at = text.rfind(b"{", 0, at)

@@ -12,7 +12,7 @@ from hpcprof.profiles.readers.kineto import MERGED
 # Kineto writes distributedInfo before the events, after the properties of up to 16 devices.
 _HEAD_BYTES = 1 << 18
 # Other programs write Chrome's events too, with other categories and without Kineto's metadata.
-_OF_KINETO = re.compile(
+_KINETO_WORDS = re.compile(
     rb'"(?:schemaVersion|deviceProperties|distributedInfo)"\s*:'
     rb'|"cat"\s*:\s*"(?:user_annotation|cuda_runtime|cuda_driver|hip_runtime|xpu_runtime|python_function|ac2g)"'
 )
@@ -72,6 +72,6 @@ def labelled_process(written: bytes) -> int | None:
 def is_trace(path: Path) -> bool:
     """Return whether a file is a trace, by what it begins with."""
     try:
-        return path.name != MERGED and _OF_KINETO.search(content_of(path, _HEAD_BYTES)) is not None
+        return path.name != MERGED and _KINETO_WORDS.search(content_of(path, _HEAD_BYTES)) is not None
     except DamagedInput:
         return False

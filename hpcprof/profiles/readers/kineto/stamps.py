@@ -11,7 +11,7 @@ from hpcprof.profiles.timeline import Ints, Mask
 _INT64 = np.iinfo(np.int64)
 
 _POINT, _COMMA, _DIGITS = ord("."), ord(","), 10
-_MOST_DIGITS = 16
+_MAX_DIGITS = 16
 """Maximum digits before the point: a time with all of them fits 64 bits in ns if it begins with 0 to 8."""
 
 
@@ -44,9 +44,9 @@ def _have_three_decimals(text: bytes, count: int) -> bool:
     # Digits are 0 to 9 after this subtraction, and all other characters larger, as it wraps around.
     other_count = np.count_nonzero(characters - np.uint8(ord("0")) >= _DIGITS)
     whole = np.diff(commas, prepend=-1) - len(".000,")
-    if len(commas) != count or other_count != 2 * count or not np.all((whole > 0) & (whole <= _MOST_DIGITS)):
+    if len(commas) != count or other_count != 2 * count or not np.all((whole > 0) & (whole <= _MAX_DIGITS)):
         return False
-    longest = commas[whole == _MOST_DIGITS] - len(".000") - _MOST_DIGITS
+    longest = commas[whole == _MAX_DIGITS] - len(".000") - _MAX_DIGITS
     return bool(np.all(characters[commas - len(".000")] == _POINT) and np.all(characters[longest] < ord("9")))
 
 

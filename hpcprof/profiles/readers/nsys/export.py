@@ -51,7 +51,7 @@ THREAD_BITS = 0xFFFFFF
 
 _MAGIC = b"SQLite format 3\x00"
 # SQLite's documented limit on bound parameters was 999 before version 3.32.
-_CHUNK = 900
+_MAX_PARAMETERS = 900
 
 _METADATA_TABLES = (
     *("ANALYSIS_", "DIAGNOSTIC_", "ENUM_", "META_", "TARGET_INFO_"),
@@ -141,19 +141,19 @@ class ExportTable(msgspec.Struct, frozen=True):
         where they hold no blob.
         """
         self._require_keys(integers)
-        begun = self.export.begun.pop((self.name, *integers), None)
-        columns = begun.result() if begun else self._decode_columns(integers, texts, blobs)
+        pending = self.export.pending.pop((self.name, *integers), None)
+        columns = pending.result() if pending else self._decode_columns(integers, texts, blobs)
         odd_counts: dict[str, int] = {}
         if not columns:
             query = self._query(integers, texts, blobs, lenient=True)
-            columns, odd_counts = self._by_python(query), self._odd_counts(query.integers)
+            columns, odd_counts = self._read_by_sqlite(query), self._odd_counts(query.integers)
         return BulkColumns(*self._with_defaults(integers, [*texts, *blobs], columns), odd_counts)
 
     def begin_bulk(self, integers: Mapping[str, int | None]) -> None:
         """Begin in another thread what `read_bulk` will be called for with the same integers alone."""
         if self.decode:
             key = (self.name, *integers)
-            self.export.begun[key] = self.export.threads.submit(self._decode_columns, integers, (), ())
+            self.export.pending[key] = self.export.threads.submit(self._decode_columns, integers, (), ())
 
     def _decode_columns(
         self, integers: Mapping[str, int | None], texts: Sequence[str], blobs: Sequence[str]
@@ -179,7 +179,7 @@ class ExportTable(msgspec.Struct, frozen=True):
         """Select the columns that the table has, in one query: several could order the rows differently."""
         self._require_keys(integers)
         defaults = {name: default for name, default in integers.items() if name in self.columns}
-        integer = _lenient if lenient else _strict_expression
+        integer = _lenient_expression if lenient else _strict_expression
         numbers = (
             f"{integer(quoted(name), default)} AS {quoted(name)}" for name, default in defaults.items()
         )
@@ -199,7 +199,7 @@ class ExportTable(msgspec.Struct, frozen=True):
         counts = next(self.rows(sums))
         return {name: int(count) for name, count in zip(names, counts, strict=True) if count}
 
-    def _by_python(self, query: _Query) -> TableColumns:
+    def _read_by_sqlite(self, query: _Query) -> TableColumns:
         """Execute a query whose numbers are all integers."""
         rows = self._execute(query.text)
         count = len(query.integers)
@@ -246,22 +246,22 @@ class NsysExport(msgspec.Struct, frozen=True):
     """The tables of a folder; then ``connection`` is a database in memory."""
     threads: ThreadPoolExecutor
     """The threads in which large tables are decoded."""
-    begun: dict[tuple[str, ...], Future[TableColumns | None]] = msgspec.field(default_factory=dict)
+    pending: dict[tuple[str, ...], Future[TableColumns | None]] = msgspec.field(default_factory=dict)
     """The columns that are being decoded, by the names of their table and themselves."""
-    _found_tables: dict[str, ExportTable | None] = msgspec.field(default_factory=dict)
+    _tables_by_name: dict[str, ExportTable | None] = msgspec.field(default_factory=dict)
 
     def table(self, name: str) -> ExportTable | None:
         """Return the table called ``name``, else its highest version (``name_V2``), if it has rows.
 
         An empty table means the same as none: nothing of the kind was traced.
         """
-        if name not in self._found_tables:
-            self._found_tables[name] = self._find_table(name)
-        return self._found_tables[name]
+        if name not in self._tables_by_name:
+            self._tables_by_name[name] = self._find_table(name)
+        return self._tables_by_name[name]
 
     def unread(self) -> list[str]:
         """Return the tables of events that have rows and nobody asked for, sorted."""
-        read = {table.name for table in self._found_tables.values() if table}
+        read = {table.name for table in self._tables_by_name.values() if table}
         unread_tables = (
             self.table(name) for name in sorted(self.tables - read) if not name.startswith(_METADATA_TABLES)
         )
@@ -332,8 +332,8 @@ class NsysExport(msgspec.Struct, frozen=True):
             raise DamagedInput(f"{self.path}: names are missing, because it has no StringIds table.")
         source.require("id", "value")
         texts: dict[int, str] = {}
-        for at in range(0, len(wanted), _CHUNK):
-            chunk = wanted[at : at + _CHUNK]
+        for at in range(0, len(wanted), _MAX_PARAMETERS):
+            chunk = wanted[at : at + _MAX_PARAMETERS]
             rows = source.rows(("id", "value"), f"WHERE id IN ({', '.join('?' * len(chunk))})", chunk)
             texts |= {int(i): str(value) for i, value in rows if value is not None}
         return texts
@@ -348,7 +348,7 @@ def _strict_expression(column: str, default: int | None) -> str:
     return f"coalesce({column}, {_null(default)})"
 
 
-def _lenient(column: str, default: int | None) -> str:
+def _lenient_expression(column: str, default: int | None) -> str:
     """Return an expression as `_strict_expression` does, with `UNREADABLE` or the default for other types."""
     null, other = (MISSING, UNREADABLE) if default is REQUIRED else (default, default)
     whole = f"WHEN {_is_integer(column)} THEN CAST({column} AS BIGINT)"
@@ -378,7 +378,7 @@ def open_export(path: Path, threads: int = 2, kind: str = "an nsys SQLite export
         with _open_folder(path, threads) as export:
             yield export
         return
-    _check(path)
+    _check_header(path)
 
     try:
         with (
@@ -419,7 +419,7 @@ def _open_folder(path: Path, threads: int) -> Iterator[NsysExport]:
         ) from None
 
 
-def _check(path: Path) -> None:
+def _check_header(path: Path) -> None:
     """Refuse what is not a complete SQLite file, with a clearer message than SQLite's.
 
     The header holds the page size (bytes 16-17, 1 for 64 KiB) and the number of pages (28-31), which is

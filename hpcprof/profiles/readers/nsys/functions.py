@@ -44,7 +44,7 @@ _MAX_SAMPLE_RATIO = 2
 
 
 def read_functions(export: NsysExport, events: NvtxEvents | None, strings: StringTable) -> Functions:
-    """Return where each thread is in the user's code: in Python, or without any in compiled code.
+    """Return the places of each thread in the user's code: in Python, or without any in compiled code.
 
     ``events`` are the NVTX events of the export; ``strings`` receives the names of functions and files.
     """
@@ -126,7 +126,7 @@ def _cpu_samples(export: NsysExport, strings: StringTable) -> Functions:
     columns = samples.read_bulk({"id": NO_ID, "start": NO_ID, "globalTid": NO_ID}).integers
     ids, start, thread = (columns[name] for name in ("id", "start", "globalTid"))
     end = _ends_of_samples(start, thread >> PROCESS_SHIFT, thread)
-    return _of_chains(chains, ids, (start, end, thread), strings)
+    return _samples_of_chains(chains, ids, (start, end, thread), strings)
 
 
 def _stacks_of_calls(export: NsysExport, strings: StringTable) -> Functions:
@@ -138,10 +138,12 @@ def _stacks_of_calls(export: NsysExport, strings: StringTable) -> Functions:
         (columns["callchainId"] > 0) & has_plausible_times(columns["start"], columns["end"])
     )
     ids, *placed = (columns[name][rows] for name in ("callchainId", "start", "end", "globalTid"))
-    return _of_chains(chains, ids, placed, strings)
+    return _samples_of_chains(chains, ids, placed, strings)
 
 
-def _of_chains(chains: ExportTable, ids: Ints, placed: Sequence[Ints], strings: StringTable) -> Functions:
+def _samples_of_chains(
+    chains: ExportTable, ids: Ints, placed: Sequence[Ints], strings: StringTable
+) -> Functions:
     """Return the innermost own function of stacks, given their ids, starts, ends and global threads."""
     wanted = ("id", "symbol", "module", "stackDepth")
     if not chains.columns >= {*wanted}:

@@ -7,7 +7,7 @@ As exports of nsys 2023.4 show with Open MPI and MPICH (C and Fortran, whose nam
 - A partner is a rank in the communicator. A blocking receive has the rank that sent, a nonblocking one from
   any source a negative one. A message to or from ``MPI_PROC_NULL`` has neither partner nor tag.
 - The size of a nonblocking receive is that of its buffer.
-- The sizes of a collective count each pair of ranks (`own_sizes`).
+- The sizes of a collective count each pair of ranks (`bytes_of_rank`).
 - Functions of windows and files have neither a communicator nor a size. Neighborhood collectives, and calls
   of threads other than the first, are not recorded.
 """
@@ -18,12 +18,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hpcprof.profiles.collective_operations import OF_OBJECTS, MpiFunction, mpi_function
+from hpcprof.profiles.collective_operations import ON_WINDOWS_AND_FILES, MpiFunction, mpi_function
 from hpcprof.profiles.columns.joins import latest_rows
 from hpcprof.profiles.columns.unique import distinct, numbered, numbered_rows, position_in_group
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
 from hpcprof.profiles.possible_times import possible_rows
-from hpcprof.profiles.readers.communicators import own_sizes, ranks_in_program
+from hpcprof.profiles.readers.communicators import bytes_of_rank, ranks_in_program
 from hpcprof.profiles.readers.nsys.export import (
     MISSING,
     NO_ID,
@@ -170,7 +170,7 @@ def _functions(rows: _Rows, texts: Mapping[int, str], strings: StringTable) -> _
 
 
 def _is_on_objects(rows: _Rows, functions: Sequence[MpiFunction], number: Ints) -> Mask:
-    is_object_function = np.array([function.operation in OF_OBJECTS for function in functions])
+    is_object_function = np.array([function.operation in ON_WINDOWS_AND_FILES for function in functions])
     result: Mask = (rows.table == _OTHER_TABLE) & is_object_function[number]
     return result
 
@@ -288,7 +288,7 @@ def _operations(
     sizes["bytes"] = np.where(message & (described_rows.size >= 0), described_rows.size, NO_BYTES)
     for name in distinct(kind[~message]).tolist():
         same_name = np.flatnonzero((kind == name) & ~message)
-        sizes_of_ranks = own_sizes(
+        sizes_of_ranks = bytes_of_rank(
             strings.array()[name],
             described_rows.size[same_name],
             described_rows.recvSize[same_name],

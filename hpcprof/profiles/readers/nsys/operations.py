@@ -100,7 +100,7 @@ _ERRORS = {
     716: "misaligned address",
     719: "failed launch",
 }
-_OF_LAUNCHES = {9, 98, 209, 222, 701}
+_LAUNCH_ERRORS = {9, 98, 209, 222, 701}
 """The errors that other calls return to programs that only ask."""
 _MAX_CUT_SHARE = 1e-4
 """Maximum share of launches without a kernel for which no results are read: a capture cuts off the last."""
@@ -145,7 +145,7 @@ def failed_calls(export: NsysExport, names: Ints, kernels: int) -> list[Loss]:
         counts = {
             f"{code} of CUDA ({text})": np.count_nonzero(returned[rows] == code)
             for code, text in _ERRORS.items()
-            if subject is Subject.LAUNCH or code not in _OF_LAUNCHES
+            if subject is Subject.LAUNCH or code not in _LAUNCH_ERRORS
         }
         failures += losses(LossKind.FAILED, subject, counts, int(calls))
     return failures
@@ -271,17 +271,17 @@ def read_operations(
 
 def process_of(table: ExportTable, ids: Ints, only_process: int) -> Ints:
     """Return the process of the global ids of a table, the only one if old exports do not record it."""
-    return _process(ids) if "globalPid" in table.columns else _repeated_rows(only_process, len(ids))
+    return _process(ids) if "globalPid" in table.columns else _constant_column(only_process, len(ids))
 
 
 def _process(ids: Ints) -> Ints:
     low, high = (int(ids.min()), int(ids.max())) if len(ids) else (NO_ID, NO_ID)
     if low != NO_ID and low >> PROCESS_SHIFT == high >> PROCESS_SHIFT:
-        return _repeated_rows(low >> PROCESS_SHIFT, len(ids))
+        return _constant_column(low >> PROCESS_SHIFT, len(ids))
     return np.where(ids != NO_ID, ids >> PROCESS_SHIFT, NO_PROCESS)
 
 
-def _repeated_rows(value: int, rows: int) -> Ints:
+def _constant_column(value: int, rows: int) -> Ints:
     return np.broadcast_to(np.int64(value), (rows,))
 
 

@@ -33,7 +33,7 @@ def export_of_report(report: Path) -> Path:
 
 
 def _why_unusable(report: Path, export: Path) -> str:
-    """Return why an export cannot be used; empty if it can."""
+    """Return the reason against an export's use; empty if it can be used."""
     if not export.exists():
         return f"it has no export {export.name} beside it"
     if export.stat().st_mtime_ns < report.stat().st_mtime_ns:

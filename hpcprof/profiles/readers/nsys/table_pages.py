@@ -84,7 +84,7 @@ _Bytes = NDArray[np.uint8]
 _CHUNK = 512
 """Pages that are decoded at a time: enough to outweigh a call of numpy, few enough for the cache."""
 
-_MOST_LEVELS = 64
+_MAX_LEVELS = 64
 
 _MIN_ROW_BYTES = 4
 """The least that a row takes of a page: its length, its rowid, its header and a value."""
@@ -153,7 +153,7 @@ class TablePages:
         at = 0
         try:
             leaves = self._leaves(table.root)
-            rows = self._most_rows(leaves)
+            rows = self._max_rows(leaves)
             integers = {name: np.empty(rows, np.int64) for name in wanted.integers}
             for first in range(0, len(leaves), _CHUNK):
                 records = self._records(leaves[first : first + _CHUNK], room)
@@ -170,8 +170,8 @@ class TablePages:
             {name: BinaryColumn.concatenate(parts) for name, parts in binary.items()},
         )
 
-    def _most_rows(self, leaves: Ints) -> int:
-        """Return how many rows there are if none was deleted."""
+    def _max_rows(self, leaves: Ints) -> int:
+        """Return the number of rows if none was deleted."""
         ends = self._records(leaves[[0, -1]]).rowid
         rows = int(ends[-1] - ends[0] + 1) if len(ends) else 0
         # Where most were deleted, the places of all would take too much memory.
@@ -181,7 +181,7 @@ class TablePages:
 
     def _leaves(self, root: int) -> Ints:
         level = np.array([root], np.int64)
-        for _ in range(_MOST_LEVELS):
+        for _ in range(_MAX_LEVELS):
             if self._content(level[:1])[0] == _LEAF:
                 return level
             content = self._content(level)
@@ -198,7 +198,7 @@ class TablePages:
         raise _Unusual
 
     def _cells(self, content: _Bytes, pages: int, header: int) -> tuple[Ints, Ints]:
-        """Return where each page begins, and where each of their cells does."""
+        """Return the place of each page in its content, and that of each of their cells."""
         base = np.arange(pages) * self._size
         count = _big_endian(content, base + 3, 2)
         first = base + header - 2 * (np.cumsum(count) - count)

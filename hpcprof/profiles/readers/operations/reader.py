@@ -60,7 +60,7 @@ def read(path: Path, part: ProfilePart | None = None) -> Timeline:
     communicates = ~table["kind"].isin((*_HOST, "compute"))
     computing = table[table["kind"] == "compute"]
     ranges = _ranges(table, strings)
-    operators = Operators(**_spans(computing), name=_names(computing, strings))
+    operators = Operators(**_spans(computing), name=strings.add_all(computing["name"]))
     communication = _communication(table[communicates], strings, threads)
     return Timeline(
         origin=Origin(
@@ -106,10 +106,6 @@ def _spans(rows: pd.DataFrame) -> dict[str, np.ndarray]:
     }
 
 
-def _names(rows: pd.DataFrame, strings: StringTable) -> np.ndarray:
-    return strings.add_all(rows["name"])
-
-
 def _ranges(rows: pd.DataFrame, strings: StringTable) -> Ranges:
     """Return a range for each step, and one for each operation of the host and each wait."""
     ends = rows.assign(end_ns=rows["start_ns"] + rows["duration_ns"])
@@ -119,7 +115,7 @@ def _ranges(rows: pd.DataFrame, strings: StringTable) -> Ranges:
     steps["duration_ns"] = steps["end_ns"] - steps["start_ns"]
     steps["name"] = [f"{TABLE_STEP} {step}" for step in steps["step"]]
     whole = pd.concat([steps, rows[rows["kind"].isin(_HOST)]], ignore_index=True)
-    return Ranges(**_spans(whole), name=_names(whole, strings))
+    return Ranges(**_spans(whole), name=strings.add_all(whole["name"]))
 
 
 def _communication(rows: pd.DataFrame, strings: StringTable, threads: dict[str, int]) -> Collectives:

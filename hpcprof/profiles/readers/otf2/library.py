@@ -20,7 +20,7 @@ from hpcprof.common.errors import DamagedInput, reading
 U8, U32, U64, POINTER = ctypes.c_uint8, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_void_p
 I64 = ctypes.c_int64
 _INT, TEXT = ctypes.c_int, ctypes.c_char_p
-_OF_EVENT = (U64, U64, U64, POINTER, POINTER)
+_EVENT_ARGUMENTS = (U64, U64, U64, POINTER, POINTER)
 """Types of the leading fields of each event: location, time, position, user data and attributes."""
 
 Callbacks = Mapping[str, tuple[Sequence[Any], Callable[..., int]]]
@@ -122,7 +122,7 @@ class Handle(msgspec.Struct, frozen=True):
             _call("OTF2_Reader_CloseDefFiles", self._handle)
         _call("OTF2_Reader_OpenEvtFiles", self._handle)
         reader = library.OTF2_Reader_GetEvtReader(self._handle, location)
-        with _register_callbacks("Evt", self._handle, reader, callbacks, _OF_EVENT):
+        with _register_callbacks("Evt", self._handle, reader, callbacks, _EVENT_ARGUMENTS):
             count = _read("OTF2_Reader_ReadAllLocalEvents", self._handle, reader)
         _call("OTF2_Reader_CloseEvtReader", self._handle, reader)
         return count

@@ -27,8 +27,8 @@ from hpcprof.profiles.readers.communicators import (
     UNKNOWN,
     WORLD,
     Communicator,
+    bytes_of_rank,
     numbered_text,
-    own_sizes,
     ranks_in_program,
     ranks_in_short,
 )
@@ -60,7 +60,7 @@ _COLLECTIVES = (
     *("Alltoallv", "Alltoallw", "Allreduce", "Reduce", "Reduce_scatter", "Scan", "Exscan"),
     "Reduce_scatter_block",
 )
-_BEGIN_OF: dict[int, int] = {
+_BEGIN_KINDS: dict[int, int] = {
     MpiKind.END_SEND: MpiKind.BEGIN_SEND,
     MpiKind.END_RECEIVE: MpiKind.BEGIN_RECEIVE,
     MpiKind.END_COLLECTIVE: MpiKind.BEGIN_COLLECTIVE,
@@ -71,10 +71,10 @@ _NO_RANKS = UNDEFINED - 2
 """The first of three values for no rank, and for the roots of communicators between two groups."""
 _MAX_BYTES = 1 << 40
 """Maximum size of a message in bytes; larger values are uninitialized."""
-_OF_COLLECTIVES = (MpiKind.COLLECTIVE, MpiKind.BEGIN_COLLECTIVE, MpiKind.END_COLLECTIVE)
+_COLLECTIVE_KINDS = (MpiKind.COLLECTIVE, MpiKind.BEGIN_COLLECTIVE, MpiKind.END_COLLECTIVE)
 _COLLECTIVE_CALLS = (MpiKind.CALL_COLLECTIVE, MpiKind.CALL_BEGIN_COLLECTIVE)
 _UNUSED_KINDS = (MpiKind.CALL_MESSAGE, *_COLLECTIVE_CALLS)
-_OF_CALLS = (*COMPLETING, *_UNUSED_KINDS)
+_CALL_KINDS = (*COMPLETING, *_UNUSED_KINDS)
 _WAITING = (MpiKind.WAIT_ALL, MpiKind.WAIT, MpiKind.WAIT_SOME)
 
 
@@ -193,7 +193,7 @@ def operations(
     begin, last, has_end = begin[order], last[order], has_end[order]
     described = np.where(_describes(events, last), last, begin)
     described_events, kind = events.take(described), operation[described]
-    message = ~np.isin(described_events.kind, _OF_COLLECTIVES)
+    message = ~np.isin(described_events.kind, _COLLECTIVE_KINDS)
     comms, place = communicators(archive, rank)
     number = _translate_ranks(described_events.communicator, place, len(comms) - 1)
     if all(comm.size in (1, len(archive.world)) for comm in comms[:-1]):
@@ -245,7 +245,7 @@ def _with_calls(
     The calls left complete requests, or are collectives without an event. The losses are calls without an
     event that are not.
     """
-    recorded = ~np.isin(events.kind, _OF_CALLS)
+    recorded = ~np.isin(events.kind, _CALL_KINDS)
     by_time = np.lexsort((events.position, events.time))
     in_order = events.take(by_time[recorded[by_time]])
     call = numbered_rows(events.thread, events.start)[1]
@@ -263,7 +263,7 @@ def _with_calls(
         has_call = (events.kind != MpiKind.END_RECEIVE) | (np.isin(call, waits) & possible)
         events, recorded, call = events.take(has_call), recorded[has_call], call[has_call]
     described = np.isin(call, call[recorded])
-    finished = np.isin(call, call[np.isin(events.kind, [*_BEGIN_OF])])
+    finished = np.isin(call, call[np.isin(events.kind, [*_BEGIN_KINDS])])
     kind = events.kind.copy()
     kind[finished & np.isin(kind, (MpiKind.WAIT, MpiKind.WAIT_SOME))] = MpiKind.TEST
     for described_call, meaning in (
@@ -272,7 +272,7 @@ def _with_calls(
     ):
         kind[~described & (kind == described_call)] = meaning
     lost = _without_record(events.take(~described & (kind == MpiKind.CALL_MESSAGE)), strings)
-    if not np.isin(kind, [*_BEGIN_OF.values()]).any():
+    if not np.isin(kind, [*_BEGIN_KINDS.values()]).any():
         waiting = {"record (what waits end, as persistent requests do)": np.isin(kind, _WAITING).sum()}
         lost += losses(LossKind.ROW, Subject.MPI_OPERATION, waiting)
     # Each call that begins a collective has a request of its own, which no program has.
@@ -328,12 +328,12 @@ def _spans(events: CalledEvents) -> tuple[Ints, Ints, list[Loss]]:
     A receive or a collective that does not end is left out, since only its request is known, and counted
     unless it was cancelled.
     """
-    begins = np.flatnonzero(np.isin(events.kind, [*_BEGIN_OF.values()]))
-    ends = np.flatnonzero(np.isin(events.kind, [*_BEGIN_OF]))
+    begins = np.flatnonzero(np.isin(events.kind, [*_BEGIN_KINDS.values()]))
+    ends = np.flatnonzero(np.isin(events.kind, [*_BEGIN_KINDS]))
     at = latest_rows(
         (events.kind[begins], events.request[begins]),
         events.time[begins],
-        (_translate_ranks(events.kind[ends], _BEGIN_OF, NO_NAME), events.request[ends]),
+        (_translate_ranks(events.kind[ends], _BEGIN_KINDS, NO_NAME), events.request[ends]),
         events.time[ends],
     )
     end_of = np.full(len(begins), -1)
@@ -369,7 +369,7 @@ def _sizes(
     received = np.where(events.received == 0, NULL, events.received)
     for key in distinct(operation[~message]).tolist():
         rows = np.flatnonzero((operation == key) & ~message)
-        passed[rows], obtained[rows] = own_sizes(
+        passed[rows], obtained[rows] = bytes_of_rank(
             texts[key], sent[rows], received[rows], ranks[rows], rank_in[rows]
         )
         if texts[key] != "Barrier":

@@ -60,7 +60,7 @@ _SYNCHRONIZES = re.compile(r"MPI_Win_(?:fence|(?:un)?lock|flush|start|complete|p
 """The calls of windows that access memory of another rank, and those that wait until it is accessed."""
 
 # Paradigms and roles by their numbers in the format.
-_OF_GPUS = (5, 19, 23)  # CUDA, OpenCL and HIP
+_GPU_PARADIGMS = (5, 19, 23)  # CUDA, OpenCL and HIP
 _MEASUREMENT = 6
 _DATA_TRANSFER, _ARTIFICIAL = 30, 31
 _MEMORY = (35, 36, 37)  # allocation and release
@@ -93,7 +93,7 @@ class _Building:
         }
         self._role = {key: region.role for key, region in regions.items()}
         writer_names = EZTRACE if archive.of_eztrace else ()
-        self._of_writer = [key for key, region in regions.items() if region.name in writer_names]
+        self._writer_regions = [key for key, region in regions.items() if region.name in writer_names]
         self._tables: dict[type[Table], list[Table]] = {}
         self._losses: list[Loss] = []
         self._unread = Counter[str]()
@@ -172,12 +172,12 @@ class _Building:
 
     def _add_thread(self, location: Location, events: LocationEvents) -> CalledEvents:
         visits = events.visits
-        paradigm = self._of(visits.region, self._paradigm)
+        paradigm = self._look_up(visits.region, self._paradigm)
         mpi = outermost(visits.take(paradigm == MPI))
         self._add(self._calls(MpiCalls, mpi, location))
-        on_gpu = np.isin(paradigm, _OF_GPUS)
+        on_gpu = np.isin(paradigm, _GPU_PARADIGMS)
         self._add(self._calls(ApiCalls, visits.take(on_gpu), location))
-        ranges = visits.take((paradigm != MPI) & ~on_gpu & ~np.isin(visits.region, self._of_writer))
+        ranges = visits.take((paradigm != MPI) & ~on_gpu & ~np.isin(visits.region, self._writer_regions))
         self._add(self._calls(Ranges, ranges, location))
         for name, readings in events.counters.items():
             rows = max(len(readings.time) - 1, 0)
@@ -192,14 +192,14 @@ class _Building:
                 )
             )
         self._unsynchronized += np.count_nonzero(np.isin(mpi.region, self._one_sided))
-        kind, operation = self._of(mpi.region, self._kind), self._of(mpi.region, self._operation)
+        kind, operation = self._look_up(mpi.region, self._kind), self._look_up(mpi.region, self._operation)
         return events_with_calls(events.mpi, mpi, kind, operation, location.id)
 
     def _add_stream(self, location: Location, visits: Visits) -> None:
-        role = self._of(visits.region, self._role)
+        role = self._look_up(visits.region, self._role)
         memory = np.isin(role, _MEMORY)
         self._unread["memory allocation"] += int(np.count_nonzero(memory))
-        idle = (role == _ARTIFICIAL) | (self._of(visits.region, self._paradigm) == _MEASUREMENT)
+        idle = (role == _ARTIFICIAL) | (self._look_up(visits.region, self._paradigm) == _MEASUREMENT)
         copies = role == _DATA_TRANSFER
         ended = visits.left >= 0
         for mask, category, subject in (
@@ -210,7 +210,7 @@ class _Building:
             self._losses += losses(LossKind.ROW, subject, unended, int(np.count_nonzero(mask)))
             work = visits.take(mask & ended)
             rows = len(work)
-            name = self._of(work.region, self._numbers)
+            name = self._look_up(work.region, self._numbers)
             columns = {
                 "start": work.start,
                 "end": work.end,
@@ -265,13 +265,13 @@ class _Building:
             "end": visits.end,
             "process": np.full(rows, location.process),
             "thread": np.full(rows, location.id),
-            "name": self._of(visits.region, self._numbers),
+            "name": self._look_up(visits.region, self._numbers),
             "correlation": np.full(rows, NO_CORRELATION),
             "closed": (visits.left >= 0).astype(np.int64),
         }
         return kind(**{name: columns[name] for name in kind.__match_args__ if name in columns})
 
-    def _of(self, region: Ints, values: Mapping[int, int]) -> Ints:
+    def _look_up(self, region: Ints, values: Mapping[int, int]) -> Ints:
         return translate(region.copy(), values)
 
     def _add(self, table: Table) -> None:

@@ -29,13 +29,14 @@ from hpcprof.profiles.readers.rocprof.records import (
     Agent,
     Details,
     Records,
-    direction,
+    call_category,
+    copy_directions,
+    gpu_of_copies,
     gpus_of,
-    kind_of,
     timeline,
 )
 from hpcprof.profiles.readers.string_table import StringTable
-from hpcprof.profiles.timeline import Columns, Floats, IntColumns, Ints, Origin, Timeline
+from hpcprof.profiles.timeline import Columns, Floats, IntColumns, Ints, Mask, Origin, Timeline, empty_columns
 
 _CALLS = ("hip_api_trace.csv", "hsa_api_trace.csv", "rccl_api_trace.csv", "marker_api_trace.csv")
 _COPIES, _AGENTS = "memory_copy_trace.csv", "agent_info.csv"
@@ -49,27 +50,29 @@ def read_tables(path: Path) -> Timeline:
     """Build the timeline of the tables beside ``path``, the table of kernels or else of counters."""
     is_kernels = path.name.lower().endswith(KERNEL_TABLE)
     prefix = path.name[: -len(KERNEL_TABLE if is_kernels else COUNTER_TABLE)]
-    folder = _Folder(path.parent, prefix)
+    table_set = _TableSet(path.parent, prefix)
     strings = StringTable()
-    records = Records(lost=folder.lost)
-    calls = [_calls(folder, suffix, strings) for suffix in _CALLS]
+    records = Records(lost=table_set.lost)
+    calls = [_calls(table_set, suffix, strings) for suffix in _CALLS]
     records.calls = {key: np.concatenate([part[key] for part in calls]) for key in CALL}
     process = distinct(records.calls["process"])
     only_process = int(process[0]) if len(process) == 1 else 0
-    kernels = folder.table(path, Subject.KERNEL, ("Kernel_Name", *_TIMES))
-    kernels = kernels if is_kernels else kernels.once("Dispatch_Id")
-    records.dispatches = _dispatches(folder, kernels, strings, only_process)
+    kernels = table_set.table(path, Subject.KERNEL, ("Kernel_Name", *_TIMES))
+    kernels = kernels if is_kernels else kernels.first_rows_of("Dispatch_Id")
+    records.dispatches = _dispatches(table_set, kernels, strings, only_process)
     # Older versions write no times of counters, which then are left out and counted.
-    counters = folder.beside(COUNTER_TABLE, Subject.COUNTER, ("Kernel_Name", "Counter_Name", "Counter_Value"))
+    counters = table_set.optional_table(
+        COUNTER_TABLE, Subject.COUNTER, ("Kernel_Name", "Counter_Name", "Counter_Value")
+    )
     if counters is not None:
         # Kernel replay repeats a dispatch for each group of counters, under the same number.
         records.counters = _counters(
-            folder, counters.once("Dispatch_Id", "Counter_Name"), strings, only_process
+            table_set, counters.first_rows_of("Dispatch_Id", "Counter_Name"), strings, only_process
         )
-    copies = folder.beside(_COPIES, Subject.COPY, ("Direction", *_TIMES))
+    copies = table_set.optional_table(_COPIES, Subject.COPY, ("Direction", *_TIMES))
     if copies is not None:
-        records.copies = _copies(folder, copies, strings, only_process)
-    gpus = gpus_of(folder.agents)
+        records.copies = _copies(table_set, copies, strings, only_process)
+    gpus = gpus_of(table_set.agents)
     origin = Origin(path=path, kind=ROCPROFV3.name, rank=rank_from_name(path), gpus=gpus)
     return timeline(origin, records, strings)
 
@@ -85,7 +88,7 @@ class _Table:
         """Return whether there is a column of this name."""
         return name in self._columns.column_names
 
-    def once(self, *names: str) -> "_Table":
+    def first_rows_of(self, *names: str) -> "_Table":
         """Return the first row of each combination of values of columns, or all if a column is absent."""
         if not all(map(self.has, names)):
             return self
@@ -124,14 +127,14 @@ class _Table:
         return encoded.dictionary.to_pylist(), encoded.indices.to_numpy().astype(np.int64)
 
 
-class _Folder:
+class _TableSet:
     def __init__(self, folder: Path, prefix: str) -> None:
         self._folder, self._prefix = folder, prefix
         self.lost: list[Loss] = []
         self._nodes: dict[str, dict[int, Agent]] = {"Logical_Node_Id": {}, "Node_Id": {}}
         self.agents = self._read_agents()
 
-    def beside(self, suffix: str, subject: Subject, required: Sequence[str]) -> _Table | None:
+    def optional_table(self, suffix: str, subject: Subject, required: Sequence[str]) -> _Table | None:
         """Return another table of the set, None if its file does not exist."""
         path = self._folder / f"{self._prefix}{suffix}"
         return self.table(path, subject, required) if path.is_file() else None
@@ -157,8 +160,8 @@ class _Folder:
             )
             with csv.open_csv(pa.BufferReader(content), parse_options=options) as stream:
                 names = stream.schema.names
-            if twice := first_repeated_name(names):
-                raise DamagedInput(f"{path} has the column {twice} twice.")
+            if repeated := first_repeated_name(names):
+                raise DamagedInput(f"{path} has the column {repeated} twice.")
             damaged.clear()
             as_text = csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()))
             columns = csv.read_csv(pa.BufferReader(content), parse_options=options, convert_options=as_text)
@@ -175,7 +178,7 @@ class _Folder:
         )
         return _Table(columns, subject, self.lost)
 
-    def devices(self, table: _Table, name: str) -> tuple[Ints, Ints]:
+    def devices(self, table: _Table, name: str) -> tuple[Ints, Mask]:
         """Return the device of each row, and a mask of the rows whose agent is a GPU, as far as is known."""
         texts, row = table.distinct(name)
         devices = [self._device(text) for text in texts]
@@ -199,7 +202,7 @@ class _Folder:
         return number, not is_node
 
     def _read_agents(self) -> list[Agent]:
-        table = self.beside(_AGENTS, Subject.EVENT, ("Agent_Type", "Node_Id"))
+        table = self.optional_table(_AGENTS, Subject.EVENT, ("Agent_Type", "Node_Id"))
         if table is None:
             return []
         numbers = {
@@ -231,7 +234,7 @@ def _placed_columns(table: _Table) -> IntColumns:
     return {"start": start, "end": end, "stack": table.numbers("Correlation_Id", NOT_RECORDED)}
 
 
-def _dispatches(folder: _Folder, table: _Table, strings: StringTable, process: int) -> IntColumns:
+def _dispatches(table_set: _TableSet, table: _Table, strings: StringTable, process: int) -> IntColumns:
     names, row = table.distinct("Kernel_Name")
     shapes = {name: table.numbers(name.title(), 1) for name in (*WORKGROUP, *GRID)}
     if not table.has("Workgroup_Size_X"):
@@ -241,7 +244,7 @@ def _dispatches(folder: _Folder, table: _Table, strings: StringTable, process: i
     return {
         **_placed_columns(table),
         "process": np.full(len(table), process),
-        "device": folder.devices(table, "Agent_Id")[0],
+        "device": table_set.devices(table, "Agent_Id")[0],
         "queue": table.numbers("Queue_Id", NOT_RECORDED),
         "stream": table.numbers("Stream_Id", NOT_RECORDED),
         "name": strings.add_all(name or None for name in names)[row],
@@ -249,7 +252,7 @@ def _dispatches(folder: _Folder, table: _Table, strings: StringTable, process: i
     }
 
 
-def _counters(folder: _Folder, table: _Table, strings: StringTable, process: int) -> Columns:
+def _counters(table_set: _TableSet, table: _Table, strings: StringTable, process: int) -> Columns:
     names, row = table.distinct("Kernel_Name")
     counters, number = table.distinct("Counter_Name")
     placed = _placed_columns(table)
@@ -257,36 +260,33 @@ def _counters(folder: _Folder, table: _Table, strings: StringTable, process: int
         "start": placed["start"],
         "end": placed["end"],
         "process": np.full(len(table), process),
-        "device": folder.devices(table, "Agent_Id")[0],
+        "device": table_set.devices(table, "Agent_Id")[0],
         "name": strings.add_all(name or None for name in names)[row],
         "counter": strings.add_all(counters)[number],
         "value": table.reals("Counter_Value"),
     }
 
 
-def _copies(folder: _Folder, table: _Table, strings: StringTable, process: int) -> IntColumns:
-    names, row = table.distinct("Direction")
-    directions = [direction(name) for name in names]
-    destination, to_gpu = folder.devices(table, "Destination_Agent_Id")
-    origin, from_gpu = folder.devices(table, "Source_Agent_Id")
+def _copies(table_set: _TableSet, table: _Table, strings: StringTable, process: int) -> IntColumns:
+    destination, to_gpu = table_set.devices(table, "Destination_Agent_Id")
+    origin, from_gpu = table_set.devices(table, "Source_Agent_Id")
     return {
         **_placed_columns(table),
         "process": np.full(len(table), process),
-        "device": np.where(to_gpu | ~from_gpu, destination, origin),
+        "device": gpu_of_copies(destination, origin, to_gpu, from_gpu),
         "queue": np.full(len(table), NOT_RECORDED),
         "stream": table.numbers("Stream_Id", NOT_RECORDED),
-        "name": strings.add_all(name or None for name, _ in directions)[row],
+        **copy_directions(*table.distinct("Direction"), strings),
         "bytes": np.full(len(table), -1),
-        "host_memory": np.array([int(memory) for _, memory in directions], np.int64)[row],
     }
 
 
-def _calls(folder: _Folder, suffix: str, strings: StringTable) -> IntColumns:
-    table = folder.beside(suffix, Subject.CALL, ("Domain", "Function", *_TIMES))
+def _calls(table_set: _TableSet, suffix: str, strings: StringTable) -> IntColumns:
+    table = table_set.optional_table(suffix, Subject.CALL, ("Domain", "Function", *_TIMES))
     if table is None:
-        return {key: np.empty(0, np.int64) for key in CALL}
+        return empty_columns(CALL)
     domains, row = table.distinct("Domain")
-    kind = np.array([int(kind_of(domain or suffix)) for domain in domains], np.int64)[row]
+    kind = np.array([int(call_category(domain or suffix)) for domain in domains], np.int64)[row]
     functions, number = table.distinct("Function")
     return {
         **_placed_columns(table),

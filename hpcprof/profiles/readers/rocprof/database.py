@@ -34,17 +34,27 @@ from hpcprof.profiles.readers.rocprof.records import (
     Details,
     Records,
     architectures,
-    direction,
+    call_category,
+    copy_directions,
+    gpu_of_copies,
     gpus_of,
     join_records,
-    kind_of,
     style_of,
     timeline,
 )
 from hpcprof.profiles.readers.string_table import StringTable, translate
-from hpcprof.profiles.timeline import NO_NAME, Columns, Fact, IntColumns, Ints, Origin, Timeline
+from hpcprof.profiles.timeline import (
+    NO_NAME,
+    Columns,
+    Fact,
+    IntColumns,
+    Ints,
+    Origin,
+    Timeline,
+    empty_columns,
+)
 
-WHAT = "a rocpd database"
+_DESCRIPTION = "a rocpd database"
 _DATA_TABLE = re.compile(r"rocpd_(kernel_dispatch|region)(.*)")
 _EVENT_TABLES = ("kernel_dispatch", "memory_copy", "region")
 _DecodedT = TypeVar("_DecodedT")
@@ -67,9 +77,9 @@ _REGION: dict[str, int | None] = {**_PLACED_COLUMNS, **dict.fromkeys(("pid", "ti
 _EVENT: dict[str, int | None] = {"id": REQUIRED, "stack_id": NO_ID, "category_id": NO_ID}
 
 _PROCESS_SHIFT = 32
-_LONGEST_JSON, _LZ4_RATIO = 64 << 20, 255
-"""Maximum size of a value that is stored as JSON, in bytes, and of what a byte of LZ4 can become."""
-"""A process is its number in the system; those of a merged database are told apart by their set above it."""
+"""Bits of a process that hold its number in the system; the set of a merged database is above them."""
+_MAX_JSON_BYTES, _LZ4_RATIO = 64 << 20, 255
+"""Maximum bytes of a value that is stored as JSON, and of the content of one byte of LZ4."""
 
 
 class _Message(msgspec.Struct):
@@ -144,7 +154,11 @@ class DatabasePart(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def processes(self) -> dict[int, int]:
         """The numbers of the processes in the system by the ids that the other tables use."""
-        return {number: pid for number, pid in self.rows("info_process", "id", "pid") if _whole(number, pid)}
+        return {
+            number: pid
+            for number, pid in self.rows("info_process", "id", "pid")
+            if _all_integers(number, pid)
+        }
 
     @cached_property
     def agents(self) -> dict[int, Agent]:
@@ -208,7 +222,7 @@ class DatabasePart(msgspec.Struct, frozen=True, dict=True):
     def _events(self) -> IntColumns:
         table = self.table("event")
         if table is None:
-            return {name: np.empty(0, np.int64) for name in _EVENT}
+            return empty_columns(_EVENT)
         return table.read_bulk(_EVENT).integers
 
     def _read(
@@ -238,7 +252,7 @@ class DatabasePart(msgspec.Struct, frozen=True, dict=True):
         track = table.read_bulk({"track_id": NO_ID}).integers["track_id"]
         return {name: look_up_values(track, tables["id"], tables[name], NO_ID) for name in _TRACK}
 
-    def _of_events(self, ids: Ints, events: IntColumns, name: str) -> Ints:
+    def _column_of_events(self, ids: Ints, events: IntColumns, name: str) -> Ints:
         return look_up_values(ids, events["id"], events[name], NO_ID)
 
     def _operations(self, columns: IntColumns, events: IntColumns, agent: Ints, name: Ints) -> IntColumns:
@@ -251,7 +265,7 @@ class DatabasePart(msgspec.Struct, frozen=True, dict=True):
             "queue": columns["queue_id"],
             "stream": columns["stream_id"],
             "name": name,
-            "stack": self._of_events(columns["event_id"], events, "stack_id"),
+            "stack": self._column_of_events(columns["event_id"], events, "stack_id"),
         }
 
     def _dispatches(
@@ -304,25 +318,21 @@ class DatabasePart(msgspec.Struct, frozen=True, dict=True):
     ) -> IntColumns:
         columns = self._read(table, _COPY, Subject.COPY, lost)
         used, row = numbered(columns["name_id"])
-        directions = [direction(self.texts.get(text_id, "")) for text_id in used.tolist()]
+        names = copy_directions((self.texts.get(text_id, "") for text_id in used.tolist()), row, strings)
         destination, origin = columns["dst_agent_id"], columns["src_agent_id"]
         gpus = np.array([agent.number for agent in self.agents.values() if agent.gpu], np.int64)
-        agent = np.where(np.isin(destination, gpus) | ~np.isin(origin, gpus), destination, origin)
-        name = strings.add_all(text or None for text, _ in directions)[row]
-        memory = np.array([int(memory) for _, memory in directions], np.int64)[row]
-        return self._operations(columns, events, agent, name) | {
-            "bytes": columns["size"],
-            "host_memory": memory,
-        }
+        agent = gpu_of_copies(destination, origin, np.isin(destination, gpus), np.isin(origin, gpus))
+        operations = self._operations(columns, events, agent, names["name"])
+        return operations | {"bytes": columns["size"], "host_memory": names["host_memory"]}
 
     def _calls(
         self, table: ExportTable, events: IntColumns, strings: StringTable, lost: list[Loss]
     ) -> IntColumns:
         columns = self._read(table, _REGION, Subject.CALL, lost)
-        used, row = numbered(self._of_events(columns["event_id"], events, "category_id"))
+        used, row = numbered(self._column_of_events(columns["event_id"], events, "category_id"))
         names = {number: str(name) for number, name in self.rows("info_category", "id", "name")} or self.texts
         categories = [names.get(key) for key in used.tolist()]
-        kinds = np.array([int(kind_of(text)) for text in categories], np.int64)
+        kinds = np.array([int(call_category(text)) for text in categories], np.int64)
         kind = kinds[row]
         numbers = {key: strings.add(self.texts.get(key)) for key in distinct(columns["name_id"]).tolist()}
         name = translate(columns["name_id"].copy(), numbers)
@@ -335,12 +345,12 @@ class DatabasePart(msgspec.Struct, frozen=True, dict=True):
                 count = int(np.count_nonzero(row == number))
                 lost.append(Loss(LossKind.CATEGORY, Subject.EVENT, count, None, text or "unknown"))
         listed = self.rows("info_thread", "id", "tid")
-        threads = {number: tid for number, tid in listed if _whole(number, tid)}
+        threads = {number: tid for number, tid in listed if _all_integers(number, tid)}
         return {
             **{key: columns[key] for key in ("start", "end", "process")},
             "thread": map_unique(columns["tid"], lambda tid: threads.get(tid, tid)),
             "name": name,
-            "stack": self._of_events(columns["event_id"], events, "stack_id"),
+            "stack": self._column_of_events(columns["event_id"], events, "stack_id"),
             "kind": kind,
             "style": map_unique(columns["name_id"], lambda key: style_of(self.texts.get(key, ""))),
         }
@@ -357,7 +367,7 @@ class DatabasePart(msgspec.Struct, frozen=True, dict=True):
             if written not in messages:
                 message = decode_value(written, _Message)
                 messages[written] = message.message if message and message.message else None
-            if messages[written] is not None and _whole(number):
+            if messages[written] is not None and _all_integers(number):
                 ids.append(number)
                 texts.append(messages[written])
         return np.array(ids, np.int64), strings.add_all(texts)
@@ -371,10 +381,10 @@ class RocpdDatabase(msgspec.Struct, frozen=True):
 
     def gpu_users(self) -> dict[int, dict[str, str]]:
         """Return the processes that ran kernels, each with its variables that may be kept."""
-        environments = {process: of for part in self.parts for process, of in part.environment.items()}
+        environments = {pid: variables for part in self.parts for pid, variables in part.environment.items()}
         if len(environments) < 2:
             return environments
-        used = {process for part in self.parts for process in _users(part)}
+        used = {process for part in self.parts for process in _gpu_processes(part)}
         return {process: variables for process, variables in environments.items() if process in used}
 
     def metadata(self, tag: str) -> str | None:
@@ -383,7 +393,7 @@ class RocpdDatabase(msgspec.Struct, frozen=True):
         return next((str(value) for name, value in rows if name == tag and value is not None), None)
 
 
-def _users(part: DatabasePart) -> set[int]:
+def _gpu_processes(part: DatabasePart) -> set[int]:
     """Return the processes of a set that ran kernels."""
     table = part.table("kernel_dispatch")
     if table is None:
@@ -401,7 +411,7 @@ def _users(part: DatabasePart) -> set[int]:
 @contextmanager
 def open_database(path: Path, threads: int = 2) -> Iterator[RocpdDatabase]:
     """Open a database for reading only."""
-    with open_export(path, threads, WHAT) as export:
+    with open_export(path, threads, _DESCRIPTION) as export:
         suffixes_of_tables = {match[2] for name in export.tables if (match := _DATA_TABLE.fullmatch(name))}
         # Without an identifier they are of all sets.
         suffixes = sorted(suffixes_of_tables - {""}) or sorted(suffixes_of_tables)
@@ -424,7 +434,7 @@ def look_up_values(keys: Ints, ids: Ints, values: Ints, otherwise: int) -> Ints:
     return result
 
 
-def _whole(*values: object) -> bool:
+def _all_integers(*values: object) -> bool:
     return all(isinstance(value, int) for value in values)
 
 
@@ -433,8 +443,8 @@ def decode_value(written: Any, kind: type[_DecodedT]) -> _DecodedT | None:
     try:
         if isinstance(written, bytes):
             with pa.input_stream(pa.py_buffer(written), compression="lz4") as unpacked:
-                written = unpacked.read(min(_LONGEST_JSON, _LZ4_RATIO * len(written)) + 1)
-            if len(written) > _LONGEST_JSON:
+                written = unpacked.read(min(_MAX_JSON_BYTES, _LZ4_RATIO * len(written)) + 1)
+            if len(written) > _MAX_JSON_BYTES:
                 return None
         return msgspec.json.decode(written, type=kind, strict=False) if written else None
     except (msgspec.MsgspecError, UnicodeError, pa.ArrowException, OSError, TypeError):

@@ -1,8 +1,7 @@
 """JSON records of numbers as columns, where all records have the same fields.
 
 Records that one line of a program wrote differ in their digits only. To read the digits takes a third of the
-time that
-an object for each record, and for each object in it, would take.
+time of making an object for each record, and for each object in it.
 """
 
 from collections.abc import Iterator
@@ -40,11 +39,11 @@ def equal_records(written: msgspec.Raw) -> tuple[bytes, dict[str, Ints]] | None:
     columns_of_fields: list[Ints] = []
     repeated = (record + b",") * (_BLOCK // len(record) + 1)
     while text:
-        without = text.translate(None, _DIGITS)
-        count, remainder = divmod(len(without) + 1, len(record) + 1)
+        without_digits = text.translate(None, _DIGITS)
+        count, remainder = divmod(len(without_digits) + 1, len(record) + 1)
         # Each number stands after a colon; digits before one are of a name.
         numbers = text.translate(_COLON_TO_SPACE, _NO_NUMBERS)
-        if remainder or not repeated.startswith(without) or b"0 " in numbers.translate(_ZEROS):
+        if remainder or not repeated.startswith(without_digits) or b"0 " in numbers.translate(_ZEROS):
             return None
         columns_of_fields.append(np.fromstring(numbers, np.int64, sep=","))
         if len(columns_of_fields[-1]) != count * len(fields) or columns_of_fields[-1].max() == _MAX_NUMBER:

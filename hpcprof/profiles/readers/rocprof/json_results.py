@@ -30,10 +30,11 @@ from hpcprof.profiles.readers.rocprof.records import (
     Details,
     Records,
     architectures,
-    direction,
+    call_category,
+    copy_directions,
+    gpu_of_copies,
     gpus_of,
     join_records,
-    kind_of,
     style_of,
     timeline,
 )
@@ -53,7 +54,7 @@ KEY = "rocprofiler-sdk-tool"
 _MAX_NUMBER = (1 << 63) - 1
 _Natural = Annotated[int, msgspec.Meta(ge=0, le=_MAX_NUMBER)]
 _CALLS = ("hip_api", "hsa_api", "marker_api", "rccl_api")
-_SHORTEST_RECORD = len('{"start_timestamp":0,"end_timestamp":0}')
+_MIN_RECORD_BYTES = len('{"start_timestamp":0,"end_timestamp":0}')
 _GPU = 2
 """The type of an agent (rocprofiler_agent_type_t)."""
 
@@ -120,7 +121,7 @@ class _Value(msgspec.Struct, gc=False):
     value: float = 0.0
 
 
-class _Measured(msgspec.Struct, gc=False):
+class _CountedDispatch(msgspec.Struct, gc=False):
     dispatch_data: _Dispatch
     records: list[_Value] = []
 
@@ -296,27 +297,27 @@ class _ProcessReader:
         self._lost += losses(LossKind.ROW, subject, absent, len(each))
         return _Fields(rows)
 
-    def _measured_dispatches(self) -> list[_Measured]:
+    def _measured_dispatches(self) -> list[_CountedDispatch]:
         """Return the dispatches with counters; none if one of them is not as expected.
 
         Kernel replay repeats a dispatch for each group of counters, under the same number.
         """
         written = self._process.callback_records.counter_collection
         try:
-            passes = msgspec.json.decode(written, type=list[_Measured])
+            passes = msgspec.json.decode(written, type=list[_CountedDispatch])
         except msgspec.ValidationError:
             self._lost += losses(LossKind.ROW, Subject.COUNTER, {"counter_collection": 1})
             return []
-        measureds: dict[int, _Measured] = {}
+        counted_dispatches: dict[int, _CountedDispatch] = {}
         for place, dispatch_record in enumerate(passes):
             number = dispatch_record.dispatch_data.dispatch_info.dispatch_id
-            first = measureds.setdefault(-1 - place if number < 0 else number, dispatch_record)
+            first = counted_dispatches.setdefault(-1 - place if number < 0 else number, dispatch_record)
             if first is not dispatch_record:
                 counted = {record.counter_id.handle for record in first.records}
                 first.records += [r for r in dispatch_record.records if r.counter_id.handle not in counted]
-        return [*measureds.values()]
+        return [*counted_dispatches.values()]
 
-    def _counters(self, measured: Sequence[_Measured], dispatches: IntColumns) -> Columns:
+    def _counters(self, measured: Sequence[_CountedDispatch], dispatches: IntColumns) -> Columns:
         names = {counter.id.handle: counter.name for counter in self._process.counters}
         rows, counters = [], []
         values: list[float] = []
@@ -355,17 +356,14 @@ class _ProcessReader:
         destination, origin = (rows.column(f"{side}_agent_id.handle") for side in ("dst", "src"))
         gpus = [number for number, agent in self.agents.items() if agent.gpu]
         used, row = self._functions(rows)
-        directions = [direction(name) for _, name in used]
+        agent = gpu_of_copies(destination, origin, np.isin(destination, gpus), np.isin(origin, gpus))
         return {
             **self._placed_columns(rows),
-            "device": self._devices(
-                np.where(np.isin(destination, gpus) | ~np.isin(origin, gpus), destination, origin)
-            ),
+            "device": self._devices(agent),
             "queue": np.full(len(rows), NOT_RECORDED),
             "stream": rows.streams(),
-            "name": self._strings.add_all(name or None for name, _ in directions)[row],
+            **copy_directions((function for _, function in used), row, self._strings),
             "bytes": rows.column("bytes"),
-            "host_memory": np.array([int(memory) for _, memory in directions], np.int64)[row],
         }
 
     def _calls(self, name: str) -> IntColumns:
@@ -374,7 +372,7 @@ class _ProcessReader:
             return empty_columns(CALL)
         placed = self._placed_columns(rows)
         used, row = self._functions(rows)
-        kind = np.array([int(kind_of(category or name)) for category, _ in used], np.int64)[row]
+        kind = np.array([int(call_category(category or name)) for category, _ in used], np.int64)[row]
         style = np.array([style_of(function) for _, function in used], np.int64)[row]
         text = self._strings.add_all(function or None for _, function in used)[row]
         messages = {marker_api.key: marker_api.value for marker_api in self._process.strings.marker_api}
@@ -419,10 +417,12 @@ class _Fields:
     def __init__(self, rows: Sequence[_Row], columns: Mapping[str, Ints] | None = None) -> None:
         self._columns = columns or {}
         count = len(next(iter(self._columns.values()), rows))
-        self._found: dict[str, Sequence[Any]] = {"": rows if len(rows) == count else [*rows] * count}
+        self._objects_by_path: dict[str, Sequence[Any]] = {
+            "": rows if len(rows) == count else [*rows] * count
+        }
 
     def __len__(self) -> int:
-        return len(self._found[""])
+        return len(self._objects_by_path[""])
 
     def column(self, path: str) -> Ints:
         """Return the values of a field, given the names on the way to it."""
@@ -439,10 +439,10 @@ class _Fields:
         return np.fromiter(streams, np.int64, len(self))
 
     def _objects(self, path: str) -> Sequence[Any]:
-        if path not in self._found:
+        if path not in self._objects_by_path:
             outer, _, name = path.rpartition(".")
-            self._found[path] = [*map(attrgetter(name), self._objects(outer))]
-        return self._found[path]
+            self._objects_by_path[path] = [*map(attrgetter(name), self._objects(outer))]
+        return self._objects_by_path[path]
 
 
 def _decoded_rows(written: Sequence[msgspec.Raw], kind: type[_Row]) -> tuple[list[_Row], Counter[str]]:
@@ -450,7 +450,7 @@ def _decoded_rows(written: Sequence[msgspec.Raw], kind: type[_Row]) -> tuple[lis
     decoder, rows, absent = msgspec.json.Decoder(kind), [], Counter[str]()
     for record in written:
         text = memoryview(record)
-        if len(text) < _SHORTEST_RECORD:
+        if len(text) < _MIN_RECORD_BYTES:
             absent["fields"] += 1
             continue
         try:

@@ -35,6 +35,7 @@ from hpcprof.profiles.timeline import (
     Ints,
     KernelCounters,
     Kernels,
+    Mask,
     MemoryOperations,
     Origin,
     Ranges,
@@ -72,7 +73,7 @@ class CallCategory(IntEnum):
     UNKNOWN = 4
 
 
-_KINDS = (
+_CATEGORY_PATTERNS = (
     (re.compile(r"marker_?(control|name)", re.IGNORECASE), CallCategory.IGNORED),
     (re.compile(r"marker|roctx", re.IGNORECASE), CallCategory.MARKER),
     (re.compile(r"rccl", re.IGNORECASE), CallCategory.RCCL),
@@ -80,10 +81,10 @@ _KINDS = (
 )
 
 
-def kind_of(category: str | None) -> CallCategory:
+def call_category(category: str | None) -> CallCategory:
     """Return the kind of the calls of a category, such as ``HIP_RUNTIME_API``."""
     text = category or ""
-    return next((kind for pattern, kind in _KINDS if pattern.search(text)), CallCategory.UNKNOWN)
+    return next((kind for pattern, kind in _CATEGORY_PATTERNS if pattern.search(text)), CallCategory.UNKNOWN)
 
 
 def style_of(function: str) -> int:
@@ -94,16 +95,30 @@ def style_of(function: str) -> int:
     return int(Style.START_END if match[1] else Style.PUSH_POP)
 
 
-def direction(name: str) -> tuple[str, HostMemory]:
-    """Return the name of a copy as in other profiles, and the kind of the host's memory in it.
+def copy_directions(directions: Iterable[str], row: Ints, strings: StringTable) -> IntColumns:
+    """Return the columns ``name`` and ``host_memory`` of copies, with names as in other profiles.
 
-    rocprofv3 does not tell pageable memory from pinned.
+    ``row`` has the place of each copy's direction among ``directions``, such as ``HOST_TO_DEVICE``.
     """
-    match = _DIRECTION.fullmatch(name)
+    copies = [_copy_name(direction) for direction in directions]
+    return {
+        "name": strings.add_all(name or None for name, _ in copies)[row],
+        "host_memory": np.array([int(memory) for _, memory in copies], np.int64)[row],
+    }
+
+
+def _copy_name(direction: str) -> tuple[str, HostMemory]:
+    match = _DIRECTION.fullmatch(direction)
     if match is None:
-        return name, HostMemory.UNKNOWN
+        return direction, HostMemory.UNKNOWN
+    # rocprofv3 does not tell pageable memory from pinned.
     memory = HostMemory.UNKNOWN if "HOST" in match.groups() else HostMemory.NONE
     return f"[HIP memcpy {match[1].title()}-to-{match[2].title()}]", memory
+
+
+def gpu_of_copies(destination: Ints, origin: Ints, to_gpu: Mask, from_gpu: Mask) -> Ints:
+    """Return the agent that counts as the GPU of each copy: the origin if it alone is a GPU."""
+    return np.where(to_gpu | ~from_gpu, destination, origin)
 
 
 class Records(msgspec.Struct):
@@ -286,7 +301,7 @@ class Details(msgspec.Struct):
     mem_banks: list[Bank] = []
 
 
-KEPT = Details.__struct_fields__
+KEPT_DETAILS = Details.__struct_fields__
 """The names of these properties."""
 
 

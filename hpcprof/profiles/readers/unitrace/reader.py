@@ -47,7 +47,7 @@ from hpcprof.profiles.timeline import (
 )
 
 _EVENTS = re.compile(rb'\{\s*"traceEvents"\s*:\s*\[')
-_OF_UNITRACE = re.compile(rb'(?:HOST|DEVICE)<|"gpu_op"|"(?:CL_)?Flow_H2D_|"ph": "\w", "tid": \d+, "pid": ')
+_UNITRACE_WORDS = re.compile(rb'(?:HOST|DEVICE)<|"gpu_op"|"(?:CL_)?Flow_H2D_|"ph": "\w", "tid": \d+, "pid": ')
 """Names of processes, categories and the order of keys that unitrace alone writes into Chrome traces."""
 _HEAD_BYTES = 1 << 16
 _HOST = re.compile(r"(?:RANK (?P<rank>\d{1,9}) )?HOST<(?P<host>[^>]*)>")
@@ -66,7 +66,7 @@ _API = re.compile(r"(?:ze[stx]?|cl|ur|pi)[A-Z]\w*")
 HOST_IN_NAME = re.compile(r"(?:(?<=HOST<)|(?<=DEVICE<))[^>]+")
 """The host in the name of a process."""
 
-_OF_JOB = ".unitrace.json"
+_SUFFIX_IN_JOBS = ".unitrace.json"
 _COUNTER_COLUMNS = "Kernel,GlobalInstanceId,SubDeviceId,"
 _AVERAGED_UNITS = ("[%]", "Hz]")
 _NO_COUNTER = re.compile(r"QueryBeginTime\[ns\]|ReportReason|ContextId\w*|SourceId|StreamMarker|")
@@ -137,7 +137,7 @@ def identify_rank(path: Path) -> int | None:
 def is_trace(path: Path) -> bool:
     """Return whether a file is a trace of unitrace, by what it begins with."""
     with reading(path), path.open("rb") as file:
-        return _OF_UNITRACE.search(file.read(_HEAD_BYTES)) is not None
+        return _UNITRACE_WORDS.search(file.read(_HEAD_BYTES)) is not None
 
 
 def _named_rank(path: Path) -> int | None:
@@ -148,7 +148,7 @@ def _named_rank(path: Path) -> int | None:
 def whole_events(path: Path, written: bytes) -> tuple[list[Event], list[Loss]]:
     """Return the events of a trace; without its closing brackets, those that are whole."""
     begin = _EVENTS.match(written.lstrip())
-    if begin is None or not _OF_UNITRACE.search(written[:_HEAD_BYTES]):
+    if begin is None or not _UNITRACE_WORDS.search(written[:_HEAD_BYTES]):
         raise DamagedInput(f"{path} is {foreign_kind(path) or 'no trace of unitrace'}.")
     try:
         return msgspec.json.decode(written, type=_Trace).events, []
@@ -173,8 +173,8 @@ def whole_events(path: Path, written: bytes) -> tuple[list[Event], list[Loss]]:
 
 def other_files(path: Path, part: ProfilePart | None = None) -> list[Path]:
     """Return the tables of counters that belong to a trace, as unitrace or the job named them."""
-    if path.name.lower().endswith(_OF_JOB):
-        return sorted(path.parent.glob(f"{glob.escape(path.name[: -len(_OF_JOB)])}.metrics_*.csv"))
+    if path.name.lower().endswith(_SUFFIX_IN_JOBS):
+        return sorted(path.parent.glob(f"{glob.escape(path.name[: -len(_SUFFIX_IN_JOBS)])}.metrics_*.csv"))
     return sorted(file for place in ("", "metrics/") for file in path.parent.glob(f"{place}metrics_*.csv"))
 
 
@@ -375,7 +375,7 @@ class _Builder:
             if match and valid.all():
                 devices[int(pid[0])] = match
         placed = [*zip(process.tolist(), tile.tolist(), strict=True)]
-        used = sorted({*placed}, key=lambda place: _place(devices, *place))
+        used = sorted({*placed}, key=lambda place: _device_order(devices, *place))
         number = {key: place for place, key in enumerate(used)}
         column = np.array([number[place] for place in placed], np.int64)
         gpus = [
@@ -399,8 +399,8 @@ class _Builder:
         )
 
 
-def _place(devices: Mapping[int, re.Match[str]], process: int, tile: int) -> tuple[int, int, int]:
-    """Return what orders devices: their numbers, then those of their tiles; processes count down."""
+def _device_order(devices: Mapping[int, re.Match[str]], process: int, tile: int) -> tuple[int, int, int]:
+    """Return the sort key of a device: its number, then that of its tile; processes count down."""
     match = devices.get(process)
     if match is None or match["device"] is None:
         return (-process, 0, tile)

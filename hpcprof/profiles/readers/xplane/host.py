@@ -50,12 +50,12 @@ _INTERNAL = re.compile(
     r"|shard_args|cpp_pjit_\w+|RecordUsage|ThenExecuteCallback(?::.*)?|Memory(?:Alloc|Dealloc)ation)$",
     re.DOTALL,
 )
-_LARGEST_THREAD = 1 << 31
-_LARGEST_RUN_ID = (1 << 32) - 1
+_MAX_THREAD = 1 << 31
+_MAX_RUN_ID = (1 << 32) - 1
 _UNKNOWN_OPERATION = HloOperation()
 
 
-class OnHost(msgspec.Struct, frozen=True):
+class HostTables(msgspec.Struct, frozen=True):
     """The tables of the host."""
 
     calls: ApiCalls
@@ -65,7 +65,7 @@ class OnHost(msgspec.Struct, frozen=True):
     host_collectives: Collectives
 
 
-class _Found(NamedTuple):
+class _ProgramOperation(NamedTuple):
     """An operation by its name, and the program that has it."""
 
     name: str
@@ -80,7 +80,7 @@ class _Executed(msgspec.Struct, frozen=True):
     """
 
     columns: IntColumns
-    operations: Sequence[_Found]
+    operations: Sequence[_ProgramOperation]
     operation: Ints
     device: Ints
 
@@ -88,26 +88,26 @@ class _Executed(msgspec.Struct, frozen=True):
         columns = {key: values[rows] for key, values in self.columns.items()}
         return _Executed(columns, self.operations, self.operation[rows], self.device[rows])
 
-    def which(self, chosen: Sequence[bool]) -> Mask:
+    def mask_of(self, chosen: Sequence[bool]) -> Mask:
         """Return a mask of the executions that are of chosen operations."""
         return np.array([*chosen, False], bool)[self.operation]
 
 
-def on_host(
+def host_tables(
     planes: Sequence[Plane],
     strings: StringTable,
     programs: Mapping[int, HloProgram],
     process: int,
     kernels: Kernels,
     gpus: Sequence[Plane],
-) -> OnHost:
+) -> HostTables:
     """Return the tables of the host, given the planes of the GPUs that worked.
 
     ``strings`` receives texts.
     """
     threads: dict[int, int] = {}
     parts = [_Threads(plane, strings, programs, process, kernels, gpus, threads).tables() for plane in planes]
-    return OnHost(
+    return HostTables(
         concatenate(ApiCalls, (part.calls for part in parts)),
         concatenate(Ranges, (part.ranges for part in parts)),
         concatenate(Operators, (part.operators for part in parts)),
@@ -133,7 +133,7 @@ class _Threads:
         self._process, self._kernels, self._gpus = process, kernels, len(gpus)
         for line in plane.lines:
             # Newer versions of XLA number threads by 64-bit hashes.
-            thread = line.number if 0 < line.number < _LARGEST_THREAD else _LARGEST_THREAD + len(threads)
+            thread = line.number if 0 < line.number < _MAX_THREAD else _MAX_THREAD + len(threads)
             threads.setdefault(line.number, thread)
         self._thread = np.array([threads[line.number] for line in plane.lines], np.int64)
         python = np.array([not _XLA_THREAD.match(line.name) for line in plane.lines], bool)
@@ -148,17 +148,17 @@ class _Threads:
             self._take_operations(gpu)
         self._join_threads()
 
-    def tables(self) -> OnHost:
+    def tables(self) -> HostTables:
         """Return the tables."""
         calls = np.flatnonzero(self._is_call)
-        launched, on_devices = self._launching_operations(), self._on_devices()
-        collective = on_devices.which([item.collective is not None for _, item, _ in on_devices.operations])
+        launched, on_devices = self._launching_operations(), self._device_operations()
+        collective = on_devices.mask_of([item.collective is not None for _, item, _ in on_devices.operations])
         operators = concatenate(
             Operators, (self._operators(launched), self._operators(on_devices.take(~collective)))
         )
         name = self._plane.metadata_name
         called = map_unique(self._plane.metadata_id[calls], lambda key: self._strings.add(name(key) or None))
-        return OnHost(
+        return HostTables(
             ApiCalls(**self._columns(calls), name=called, correlation=self._correlation[calls]),
             concatenate(Ranges, (self._ranges(), self._modules())),
             operators,
@@ -218,7 +218,7 @@ class _Threads:
                 self._thread[call_line] = self._thread[mark_line]
 
     def _ranges(self) -> Ranges:
-        """Return what the program marked, its calls of jitted functions, and programs on the GPU."""
+        """Return the program's own marks, its calls of jitted functions, and programs on the GPU."""
         plane = self._plane
         number = plane.numbers("step_num")
         step = (number != NOT_GIVEN) | plane.matching(_STEP.__eq__)
@@ -311,7 +311,7 @@ class _Threads:
             marks = np.flatnonzero(module & (plane.line == line))
             at = np.searchsorted(plane.start[rows], plane.start[marks], side="right") - 1
             inside = (at >= 0) & (plane.end[marks] <= plane.end[rows][at])
-            result[marks[inside]] = run_id[rows[at[inside]]] & _LARGEST_RUN_ID
+            result[marks[inside]] = run_id[rows[at[inside]]] & _MAX_RUN_ID
             # The recording may have missed the beginning of the first call.
             if len(marks) > 1 and inside[1] and not inside[0]:
                 result[marks[0]] = result[marks[1]] - 1
@@ -340,7 +340,7 @@ class _Threads:
             device = np.where(correlations[at] == self._correlation[rows[first]], device_of[at], NOT_GIVEN)
         return self._executed_operations(rows[first], columns, device)
 
-    def _on_devices(self) -> _Executed:
+    def _device_operations(self) -> _Executed:
         """Return the operations that CPU devices execute, without those that only run others."""
         plane = self._plane
         rows = np.flatnonzero(self._is_op)
@@ -349,7 +349,7 @@ class _Threads:
         runs_others = np.append((line[1:] == line[:-1]) & (start[1:] < end[:-1]), False)[: len(rows)]
         rows = rows[~runs_others]
         executed = self._executed_operations(rows, self._columns(rows), plane.numbers("device_ordinal")[rows])
-        contains = executed.which([item.opcode in CONTAINERS for _, item, _ in executed.operations])
+        contains = executed.mask_of([item.opcode in CONTAINERS for _, item, _ in executed.operations])
         return executed.take(~contains)
 
     def _executed_operations(self, rows: Ints, columns: IntColumns, device: Ints) -> _Executed:
@@ -359,7 +359,7 @@ class _Threads:
         for program, op in keys.tolist():
             module, name = self._programs.get(program), self._op_texts[op]
             operation = module.operations.get(name, _UNKNOWN_OPERATION) if module else _UNKNOWN_OPERATION
-            operations.append(_Found(name, operation, module))
+            operations.append(_ProgramOperation(name, operation, module))
         order = by_time(columns["start"], columns["end"])
         return _Executed(columns, operations, number, device).take(order)
 
@@ -385,8 +385,8 @@ class _Threads:
 
     def _collectives(self, executed: _Executed) -> Collectives:
         """Return the collectives among executions: once for each process, not for each of its devices."""
-        talks = executed.which([item.collective is not None for _, item, _ in executed.operations])
-        collectives = executed.take(talks)
+        communicates = executed.mask_of([item.collective is not None for _, item, _ in executed.operations])
+        collectives = executed.take(communicates)
         local = {*self._plane.numbers("global_device_id").tolist()}
         if not self._gpus:
             local |= {*executed.device.tolist()}
@@ -397,7 +397,9 @@ class _Threads:
             program = collectives.operations[number].program
             # A program on as many devices as the process has uses these.
             alone = {*program.devices} if program and len(program.devices) == self._gpus else set()
-            entry = _Described.of(collectives.operations[number], device, local or alone, self._process)
+            entry = _CollectiveDescription.of(
+                collectives.operations[number], device, local or alone, self._process
+            )
             described.append(entry)
             chosen.append(entry.local or (number, entry.communicator) not in recorded)
             recorded.add((number, entry.communicator))
@@ -416,7 +418,7 @@ class _Threads:
         )
 
 
-class _Described(msgspec.Struct, frozen=True):
+class _CollectiveDescription(msgspec.Struct, frozen=True):
     """A collective of a device; ``local`` if all of its devices belong to one process."""
 
     operation: str | None
@@ -426,7 +428,9 @@ class _Described(msgspec.Struct, frozen=True):
     local: bool = False
 
     @classmethod
-    def of(cls, executed: _Found, device: int, local_ids: set[int], process: int) -> "_Described":
+    def of(
+        cls, executed: _ProgramOperation, device: int, local_ids: set[int], process: int
+    ) -> "_CollectiveDescription":
         """Describe a collective, given the devices of the process as far as they are known."""
         _, operation, program = executed
         name = operation.collective
@@ -462,7 +466,7 @@ def _run_ids(run_id: Ints) -> Ints:
 
     JAX counts the first one, which compiles the program, apart from the others.
     """
-    number = run_id & _LARGEST_RUN_ID
+    number = run_id & _MAX_RUN_ID
     if len(number) > 1 and not 0 < number[1] - number[0] < len(number):
         number[0] = max(number[1] - 1, 0)
     return number

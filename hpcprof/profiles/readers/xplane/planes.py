@@ -133,7 +133,7 @@ class Plane(msgspec.Struct, frozen=True, dict=True):
         return _Stats(event, fields.last(1, len(event)), kind, value, value_end)
 
 
-_MOST_PLANES, _MOST_LINES = 4096, 200_000
+_MAX_PLANES, _MAX_LINES = 4096, 200_000
 """Maximum number of devices and hosts of a process, and of the threads and streams of each."""
 
 
@@ -147,7 +147,7 @@ def space_of(data: bytes) -> tuple[list[Plane], str | None]:
     for field in fields_of(data, 0, len(data)):
         if field.number == 1 and field.end != NO_PART:
             parts.append(field)
-            if len(parts) > _MOST_PLANES:
+            if len(parts) > _MAX_PLANES:
                 raise Damage
         elif field.number == 4 and field.end != NO_PART:
             host = _text(data, field.value, field.end) or None
@@ -163,7 +163,7 @@ def _plane(data: bytes, columns: Bytes, message: Field) -> Plane:
             name = _text(data, field.value, field.end)
         elif field.number == 3:
             lines.append(field)
-            if len(lines) > _MOST_LINES:
+            if len(lines) > _MAX_LINES:
                 raise Damage
         elif field.number == 4:
             events.append(field)

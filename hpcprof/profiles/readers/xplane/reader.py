@@ -19,9 +19,9 @@ from hpcprof.profiles.readers.declaration import rank_from_name
 from hpcprof.profiles.readers.string_table import StringTable
 from hpcprof.profiles.readers.xplane import XPLANE
 from hpcprof.profiles.readers.xplane.hlo import programs_of
-from hpcprof.profiles.readers.xplane.host import on_host
+from hpcprof.profiles.readers.xplane.host import host_tables
 from hpcprof.profiles.readers.xplane.planes import NOT_GIVEN, Plane, Stat, space_of
-from hpcprof.profiles.readers.xplane.tpu import on_tpu
+from hpcprof.profiles.readers.xplane.tpu import tpu_tables
 from hpcprof.profiles.readers.xplane.wire import Damage
 from hpcprof.profiles.timeline import (
     NO_BYTES,
@@ -200,10 +200,10 @@ def _timeline(path: Path, planes: Mapping[str, Plane], host: str | None) -> Time
     )
     process = next((number for number in processes if number is not None), 0)
     kernels, memory = work_of(gpus, strings, process)
-    tpu = on_tpu(tpus, hosts, strings, process)
+    tpu = tpu_tables(tpus, hosts, strings, process)
     # A process may see GPUs that others use.
     used = {device: plane for device, plane in (gpus | tpus).items() if len(plane.start)}
-    tables = on_host(hosts, strings, programs, process, kernels, [*used.values()])
+    tables = host_tables(hosts, strings, programs, process, kernels, [*used.values()])
     return Timeline(
         origin=Origin(
             path=path,

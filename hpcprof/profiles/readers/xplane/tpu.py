@@ -40,7 +40,7 @@ _LINES = re.compile(
 )
 """The lines that are read, and those that show the operations again by other names, or counters."""
 _ENQUEUE = re.compile(r"DoEnqueue(?:Continuation)?Program")
-_RUN_ID_BITS, _MOST_CORES = 28, 4096
+_RUN_ID_BITS, _MAX_CORES = 28, 4096
 _HLO = re.compile(r"%?(?P<name>\S+) = .*? (?P<opcode>[a-z][\w-]*)\(", re.DOTALL)
 _HALF = re.compile(r"-(?:start|done)(?=\.|$)")
 _MOVES = re.compile(r"copy-(?:start|done)|infeed|outfeed|host (?:send|recv)(?:-done)?")
@@ -49,7 +49,7 @@ _THREAD = 1 << 40
 """The thread of ranges here, which is none of the host's."""
 
 
-class OnTpu(NamedTuple):
+class TpuTables(NamedTuple):
     """The tables of the cores, and what is left out of them."""
 
     kernels: Kernels
@@ -92,11 +92,13 @@ def enqueued_programs(host: Plane) -> Ints:
 
 
 def _execution(run_id: Ints, core: Ints) -> Ints:
-    return (run_id & (1 << _RUN_ID_BITS) - 1) * _MOST_CORES + core % _MOST_CORES
+    return (run_id & (1 << _RUN_ID_BITS) - 1) * _MAX_CORES + core % _MAX_CORES
 
 
-def on_tpu(planes: Mapping[int, Plane], hosts: Sequence[Plane], strings: StringTable, process: int) -> OnTpu:
-    """Return what TPU cores did, given their planes by number and those of the host.
+def tpu_tables(
+    planes: Mapping[int, Plane], hosts: Sequence[Plane], strings: StringTable, process: int
+) -> TpuTables:
+    """Return the events of TPU cores, given their planes by number and those of the host.
 
     The executions and steps of the first core become ranges. ``strings`` receives the names.
     """
@@ -110,7 +112,7 @@ def on_tpu(planes: Mapping[int, Plane], hosts: Sequence[Plane], strings: StringT
     ranges = [core.executions() for core in cores[:1]]
     ranges += [core.steps() for core in cores[:1] if not (marked and core.enqueued.all())]
     unread = sum((core.unread() for core in cores), Counter[str]())
-    return OnTpu(
+    return TpuTables(
         concatenate(Kernels, (core.kernels() for core in cores)),
         concatenate(MemoryOperations, (core.memory() for core in cores)),
         concatenate(Ranges, ranges),

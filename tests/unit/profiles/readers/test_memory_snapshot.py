@@ -110,7 +110,7 @@ def test_a_snapshot_that_is_none_is_refused(data: bytes, said: str, tmp_path: Pa
 
 
 def test_repeated_parts_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hpcprof.profiles.readers.memory_snapshot._MOST_ITEMS", 4000)
+    monkeypatch.setattr("hpcprof.profiles.readers.memory_snapshot._MAX_ITEMS", 4000)
     blocks = [{"size": 512, "state": "active_allocated", "address": 0}] * 90
     segment = {"device": 0, "address": 0, "total_size": 512, "blocks": blocks}
     with pytest.raises(DamagedInput, match="too many blocks"):

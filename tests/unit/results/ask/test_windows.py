@@ -77,7 +77,7 @@ def kept(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         name = {"torch": "ddp_step_rank0", "memory": "allocator_rank0"}[request.param]
         timeline = _timeline(DATA / f"{name}.pt.trace.json.gz")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(timeline_parquet, "_GROUP", 50)
+        patch.setattr(timeline_parquet, "_ROWS_IN_GROUP", 50)
         yield _kept(folder / "timeline", timeline), timeline
 
 

@@ -366,7 +366,7 @@ def test_control_characters_in_names_are_tolerated(tmp_path: Path) -> None:
 
 
 def test_countless_values_that_are_no_events_are_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_stream, "_MOST_OTHER_VALUES", 100)
+    monkeypatch.setattr(json_stream, "_MAX_OTHER_VALUES", 100)
     text = b'{"schemaVersion": 1, "traceEvents": [' + b"0, " * 1000 + b"0]}"
     with pytest.raises(NotATrace, match="countless values that are no events"):
         [*TraceStream(io.BytesIO(text)).batches()]

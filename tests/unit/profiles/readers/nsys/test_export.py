@@ -78,7 +78,7 @@ def is_decoded(path: Path, integers: Mapping[str, int | None]) -> bool:
         raise DamagedInput("")
 
     with pytest.MonkeyPatch.context() as patch, suppress(DamagedInput):
-        patch.setattr(ExportTable, "_by_python", no_other_way)
+        patch.setattr(ExportTable, "_read_by_sqlite", no_other_way)
         read_bulk(path, integers)
     return not refused
 
