@@ -188,7 +188,7 @@ def reading_profile(path: Path) -> Iterator[None]:
 
 @lru_cache(1024)
 def _most_memory(path: Path, changed: int) -> int:
-    """Return the memory that reading a profile may take; a change of it makes another one."""
+    """Return the memory for reading a profile; ``changed``, its time of change, is part of the cache key."""
     with suppress(DamagedInput):
         return memory_bound(files_of(path))
     return memory_bound([path])

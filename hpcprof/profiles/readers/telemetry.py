@@ -109,9 +109,9 @@ def resident_points(run_directory: Path) -> Iterator[tuple[int, list[tuple[float
         yield from reading.resident()
 
 
-def _readings(run_directory: Path) -> Iterator[_Reading]:
+def _readings(run_directory: Path) -> Iterator[_SampleFile]:
     for path in sorted((run_directory / FOLDER).glob("*.jsonl")):
-        reading = _Reading(path.stem)
+        reading = _SampleFile(path.stem)
         with suppress(OSError), path.open("rb") as file:
             free_bytes = _MAX_FILE_BYTES
             while (
@@ -132,12 +132,12 @@ class EnergySoFar:
 
     def __init__(self, run_directory: Path) -> None:
         self._folder = run_directory / FOLDER
-        self._readings: dict[Path, _EnergyReading] = {}
+        self._readings: dict[Path, _EnergyFile] = {}
 
     def joules(self) -> float | None:
         """Return the energy in joules; None as long as no counter was read twice."""
         for path in sorted(self._folder.glob("*.jsonl")):
-            reading = self._readings.setdefault(path, _EnergyReading(path.stem))
+            reading = self._readings.setdefault(path, _EnergyFile(path.stem))
             with suppress(OSError), path.open("rb") as file:
                 file.seek(reading.offset)
                 whole, _, _ = file.read(_MAX_READ_BYTES).rpartition(b"\n")
@@ -148,7 +148,7 @@ class EnergySoFar:
         return sum(grown) or None
 
 
-class _Reading:
+class _SampleFile:
     """A file of samples on the way: the names of the values that follow, and the values so far."""
 
     def __init__(self, node: str) -> None:
@@ -257,7 +257,7 @@ class _Counter(msgspec.Struct):
     joules: float = 0.0
 
 
-class _EnergyReading(_Reading):
+class _EnergyFile(_SampleFile):
     """A file of which only counters of energy are kept; it has been read up to ``offset``."""
 
     def __init__(self, node: str) -> None:

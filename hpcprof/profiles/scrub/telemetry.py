@@ -39,7 +39,7 @@ def _clean_line(line: bytes, names: Names) -> str:
     try:
         value = json.loads(line)
         if isinstance(value, dict):
-            value = _header(value, names)
+            value = _clean_header(value, names)
         elif not _is_sample(value):
             return ""
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
@@ -53,7 +53,7 @@ def _is_sample(value: Any) -> bool:
     return all(item is None or isinstance(item, int | float) for item in all_values)
 
 
-def _header(header: dict[str, Any], names: Names) -> dict[str, Any]:
+def _clean_header(header: dict[str, Any], names: Names) -> dict[str, Any]:
 
     def device(name: str) -> str:
         return _MOUNT.sub(lambda match: f"{match[1]}:{names.numbered('mount', match[2])[7:-1]}", name)

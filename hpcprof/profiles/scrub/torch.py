@@ -61,7 +61,7 @@ _NUMERIC_ARGUMENTS = (
     *("Dst Rank", "Global rank start", "Global rank stride", "Process Group Ranks"),
 )
 _DISTRIBUTED_KEYS = ("rank", "world_size", "nccl_version", "pg_count")
-_GROUP = ("pg_size", "ranks")
+_GROUP_KEYS = ("pg_size", "ranks")
 _BACKEND = re.compile(
     r"(?:(?:cpu|cuda|xpu|hpu|mtia|mps):)?(?:nccl|gloo|mpi|ucc|xccl|hccl|fake|undefined)", re.ASCII
 )
@@ -73,15 +73,15 @@ _TYPE = re.compile(
     re.ASCII,
 )
 """The types that PyTorch itself names; a tensor of none has an empty type."""
-_SIZES = re.compile(r"\[[-\d, ]*\]|-?\d+|True|False|\[(?:True|False|, )*\]", re.ASCII)
+_SIZES_OR_FLAGS = re.compile(r"\[[-\d, ]*\]|-?\d+|True|False|\[(?:True|False|, )*\]", re.ASCII)
 """The inputs of a convolution that are copied: stride, padding and the like."""
-_DEVICE = (
+_DEVICE_KEYS = (
     *("id", "name", "totalGlobalMem", "computeMajor", "computeMinor", "warpSize", "numSms"),
     *("maxThreadsPerBlock", "maxThreadsPerMultiprocessor", "regsPerBlock", "regsPerMultiprocessor"),
     *("sharedMemPerBlock", "sharedMemPerBlockOptin", "sharedMemPerMultiprocessor"),
 )
 # A process or thread: a number, or the profiler's own row.
-_PLACE = re.compile(rb'-?\d+|"Spans"|"PyTorch Profiler"')
+_PROCESS_OR_THREAD = re.compile(rb'-?\d+|"Spans"|"PyTorch Profiler"')
 _END_PHASE = re.compile(rb'"e"')
 _NUMBER = re.compile(rb"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
 # Names of GPUs, and versions; no paths.
@@ -150,8 +150,8 @@ def _clean_events(batch: Batch, names: Names, left_out: Counter[str]) -> Iterato
                 event.ph,
                 event.cat,
                 names.cleaned(event.name),
-                pid=_raw_if(_PLACE, event.pid),
-                tid=_raw_if(_PLACE, event.tid),
+                pid=_raw_if(_PROCESS_OR_THREAD, event.pid),
+                tid=_raw_if(_PROCESS_OR_THREAD, event.tid),
                 ts=_raw_if(_NUMBER, event.ts),
                 dur=_raw_if(_NUMBER, event.dur),
                 id=_raw_if(_NUMBER, event.id),
@@ -171,13 +171,15 @@ def _arguments(written: Raw, names: Names, *, convolution: bool) -> dict[str, An
         return UNSET
     if not isinstance(arguments, dict):
         return UNSET
-    fields = _numeric(arguments, _NUMERIC_ARGUMENTS)
+    fields = _numeric_fields(arguments, _NUMERIC_ARGUMENTS)
     types = arguments.get("Input type")
     if isinstance(types, list) and all(map(_is_type, types)):
         fields["Input type"] = types
     values = arguments.get("Concrete Inputs")
     if convolution and isinstance(values, list):
-        fields["Concrete Inputs"] = [v if isinstance(v, str) and _SIZES.fullmatch(v) else "" for v in values]
+        fields["Concrete Inputs"] = [
+            v if isinstance(v, str) and _SIZES_OR_FLAGS.fullmatch(v) else "" for v in values
+        ]
     if _is_type(arguments.get("dtype")):
         fields["dtype"] = arguments["dtype"]
     if kind := operation(str(arguments.get("Collective name", ""))):
@@ -197,7 +199,7 @@ def _group_name(name: object, names: Names) -> str:
     return text if text.isascii() and text.isdigit() else names.numbered("group", text)
 
 
-def _numeric(fields: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
+def _numeric_fields(fields: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
     return {key: fields[key] for key in keys if key in fields and _is_numeric(fields[key])}
 
 
@@ -216,19 +218,19 @@ def _is_plain(value: object) -> bool:
 def _distributed_info(info: object, names: Names) -> dict[str, Any] | None:
     if not isinstance(info, dict):
         return None
-    chosen = _numeric(info, _DISTRIBUTED_KEYS) | _backend(info, "backend")
+    chosen = _numeric_fields(info, _DISTRIBUTED_KEYS) | _backend_field(info, "backend")
     if isinstance(info.get("pg_config"), list):
         groups = (group for group in info["pg_config"] if isinstance(group, dict))
         chosen["pg_config"] = [
             {"pg_name": _group_name(group.get("pg_name", ""), names)}
-            | _backend(group, "backend_config")
-            | _numeric(group, _GROUP)
+            | _backend_field(group, "backend_config")
+            | _numeric_fields(group, _GROUP_KEYS)
             for group in groups
         ]
     return chosen
 
 
-def _backend(fields: Mapping[str, Any], key: str) -> dict[str, str]:
+def _backend_field(fields: Mapping[str, Any], key: str) -> dict[str, str]:
     value = fields.get(key)
     is_backend = isinstance(value, str) and all(map(_BACKEND.fullmatch, value.split(",")))
     return {key: str(value)} if is_backend else {}
@@ -238,7 +240,7 @@ def _devices(devices: object) -> list[dict[str, Any]] | None:
     if not isinstance(devices, list):
         return None
     return [
-        {key: device[key] for key in _DEVICE if key in device and _is_plain(device[key])}
+        {key: device[key] for key in _DEVICE_KEYS if key in device and _is_plain(device[key])}
         for device in devices
         if isinstance(device, dict)
     ]

@@ -91,7 +91,7 @@ class _Launch(NamedTuple):
 
     start: int
     correlation: int
-    told: bool
+    has_record: bool
     operation: str | None
 
 
@@ -157,19 +157,23 @@ def _thread_records(
     group_calls: Sequence[GroupCall], launches: Sequence[_Launch]
 ) -> Iterator[CollectiveRecord]:
     starts = [call.start for call in group_calls]
-    begun = [bisect_right(starts, launch.start) for launch in launches]
-    inside = [
+    calls_before = [bisect_right(starts, launch.start) for launch in launches]
+    is_during_call = [
         last > 0
         and launch.start < group_calls[last - 1].end
         and operation(group_calls[last - 1].record.name) is not None
-        for launch, last in zip(launches, begun, strict=True)
+        for launch, last in zip(launches, calls_before, strict=True)
     ]
-    during = Counter(last for last, within in zip(begun, inside, strict=True) if within)
+    launches_in_call = Counter(
+        last for last, within in zip(calls_before, is_during_call, strict=True) if within
+    )
     first = 0
-    for launch, last, within in zip(launches, begun, inside, strict=True):
-        if not launch.told and within:
-            yield from _last_batch([group_calls[last - 1].record] if during[last] == 1 else [], launch)
-        elif not launch.told:
+    for launch, last, within in zip(launches, calls_before, is_during_call, strict=True):
+        if not launch.has_record and within:
+            yield from _last_batch(
+                [group_calls[last - 1].record] if launches_in_call[last] == 1 else [], launch
+            )
+        elif not launch.has_record:
             batch = [call.record for call in group_calls[first:last] if call.end <= launch.start]
             yield from _last_batch(batch, launch)
         first = last
@@ -179,11 +183,11 @@ def _last_batch(batch: Sequence[CollectiveRecord], launch: _Launch) -> Iterator[
     """Return the last calls before a launch that its kernel can carry out and that are of one group."""
     group = batch[-1].group if batch else None
 
-    def together(record: CollectiveRecord) -> bool:
+    def is_of_batch(record: CollectiveRecord) -> bool:
         name = operation(record.name)
         return name is not None and carries(launch.operation, name) and record.group == group
 
-    members = list(takewhile(together, reversed(batch)))
+    members = list(takewhile(is_of_batch, reversed(batch)))
     return (record._replace(correlation=launch.correlation) for record in reversed(members))
 
 

@@ -167,7 +167,7 @@ def _parse_text(text: bytes) -> Any:
 
 
 def _last_event(text: bytes) -> tuple[int, int]:
-    """Return the likely end of the last complete event and the begin of the next: ``}``, a comma and ``{``."""
+    """Return the likely end of the last complete event and begin of the next: ``}``, a comma and ``{``."""
     at = len(text)
     for _ in range(_BRACES):
         at = text.rfind(b"{", 0, at)

@@ -111,7 +111,7 @@ def read_trace(path: Path, translate: Callable[[Batch], Batch] | None = None) ->
         batches = by_operators(operators, kernels, communicating, calls, events.strings)
     communicated = collectives([*records, *batches], calls, events.strings)
     operators["link"] = linked_operators(operators, events.arrows.columns())
-    distributed = _object(properties.get("distributedInfo"))
+    distributed = _mapping_or_empty(properties.get("distributedInfo"))
     on_host = host_collectives(ranges, operators, only_group(distributed), events.strings)
     functions = _functions(events.functions.columns(), events.strings)
     work, unread = works(ranges["name"], {} if communicating.any() else distributed, events.strings)
@@ -216,7 +216,7 @@ def damage_as_sentence(path: Path) -> Iterator[None]:
 
 
 def _origin(path: Path, trace: dict[str, Any], losses: tuple[Loss, ...]) -> Origin:
-    distributed = _object(trace.get("distributedInfo"))
+    distributed = _mapping_or_empty(trace.get("distributedInfo"))
     rank = _natural_number(distributed.get("rank"))
     devices = trace.get("deviceProperties")
     maker = "AMD" if "hip_runtime_version" in trace or "roctracer_version" in trace else ""
@@ -247,7 +247,7 @@ def _warnings(trace: Mapping[str, Any]) -> Iterator[Loss]:
                 yield Loss(LossKind.DIAGNOSTIC, Subject.CAPTURE, 1, None, visible(" ".join(text.split())))
 
 
-def _object(value: object) -> dict[str, Any]:
+def _mapping_or_empty(value: object) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 

@@ -102,8 +102,8 @@ def parse(text: str, path: Path) -> Printed:
     DamagedInput if there is no table, or the raw page has no row of units.
     """
     header, rows = open_table(text, path)
-    page = _read_details_page if set(_METRIC) <= set(header) else _read_raw_page
-    printed = page(header, rows, path)
+    has_details = set(_METRIC) <= set(header)
+    printed = _read_details_page(header, rows) if has_details else _read_raw_page(header, rows, path)
     printed.cut = rows.cut
     return printed
 
@@ -161,7 +161,7 @@ def _read_raw_page(header: list[str], rows: Rows, path: Path) -> Printed:
     return Printed(measured, device)
 
 
-def _read_details_page(header: list[str], rows: Rows, path: Path) -> Printed:
+def _read_details_page(header: list[str], rows: Rows) -> Printed:
     """Read the details page: one row per metric of a kernel, and rows of advice."""
     at = {name: i for i, name in enumerate(header)}
     last = max(at[name] for name in (*_FIXED_COLUMNS, *_METRIC))

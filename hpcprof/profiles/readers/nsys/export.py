@@ -125,12 +125,8 @@ class ExportTable(msgspec.Struct, frozen=True):
         texts : sequence of str
             Columns that hold texts; a column that the table does not have is all NULL.
         """
-        query = self._query(integers, texts)
-        count = len(query.integers)
-        parts = list(zip(*self._execute(query.text), strict=True)) or [()] * (count + len(query.binary))
-        numbers = {name: self._numbers(name, part) for name, part in zip(query.integers, parts, strict=False)}
-        contents = map(BinaryColumn.from_values, parts[count:])
-        return self._with_defaults(integers, texts, (numbers, dict(zip(query.binary, contents, strict=True))))
+        columns = self._columns(self._query(integers, texts), self._numbers)
+        return self._with_defaults(integers, texts, columns)
 
     def read_bulk(
         self, integers: Mapping[str, int | None], texts: Sequence[str] = (), blobs: Sequence[str] = ()
@@ -201,18 +197,19 @@ class ExportTable(msgspec.Struct, frozen=True):
 
     def _read_by_sqlite(self, query: _Query) -> TableColumns:
         """Execute a query whose numbers are all integers."""
-        rows = self._execute(query.text)
+        if query.binary:
+            return self._columns(query, lambda _, values: np.array(values, np.int64))
+        rows = chain.from_iterable(self._execute(query.text))
+        flat = np.fromiter(rows, np.int64).reshape(-1, len(query.integers))
+        return dict(zip(query.integers, flat.T.copy(), strict=True)), {}
+
+    def _columns(self, query: _Query, convert: Callable[[str, Sequence[Any]], Ints]) -> TableColumns:
+        """Execute a query; ``convert`` turns the values of a named column into integers."""
         count = len(query.integers)
-        if not query.binary:
-            flat = np.fromiter(chain.from_iterable(rows), np.int64).reshape(-1, count)
-            return dict(zip(query.integers, flat.T.copy(), strict=True)), {}
-        parts = list(zip(*rows, strict=True)) or [()] * (count + len(query.binary))
-        numbers = (np.array(part, np.int64) for part in parts[:count])
-        contents = (BinaryColumn.from_values(part) for part in parts[count:])
-        return (
-            dict(zip(query.integers, numbers, strict=True)),
-            dict(zip(query.binary, contents, strict=True)),
-        )
+        parts = list(zip(*self._execute(query.text), strict=True)) or [()] * (count + len(query.binary))
+        numbers = {name: convert(name, part) for name, part in zip(query.integers, parts, strict=False)}
+        contents = map(BinaryColumn.from_values, parts[count:])
+        return numbers, dict(zip(query.binary, contents, strict=True))
 
     def _numbers(self, column: str, values: Sequence[Any]) -> Ints:
         try:

@@ -13,7 +13,7 @@ import pandas as pd
 
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.readers.declaration import rank_from_name
-from hpcprof.profiles.readers.xplane.wire import Damage, Field, fields_of
+from hpcprof.profiles.readers.xplane.wire import Damage, Field, fields_of, varint
 
 SUFFIX = ".et"
 NODE_KINDS = {4: "compute", 5: "send", 6: "recv", 7: "collective"}
@@ -51,14 +51,7 @@ def read_rows(path: Path) -> pd.DataFrame:
 def _messages(data: bytes) -> Iterator[tuple[int, int]]:
     at = 0
     while at < len(data):
-        size = shift = 0
-        while True:
-            if at >= len(data) or shift > 28:
-                raise Damage
-            byte = data[at]
-            at, size, shift = at + 1, size | (byte & 0x7F) << shift, shift + 7
-            if byte < 0x80:
-                break
+        size, at = varint(data, at, len(data))
         if at + size > len(data):
             raise Damage
         yield at, at + size
@@ -70,7 +63,7 @@ def _node(data: bytes, begin: int, end: int) -> dict[str, object] | None:
     kind = 0
     attributes: dict[str, object] = {}
     for field in fields_of(data, begin, end):
-        if field.number == NAME and field.end >= 0:
+        if field.number == NAME and field.is_part:
             row["name"] = data[field.value : field.end].decode()
         elif field.number == TYPE:
             kind = field.value
@@ -78,7 +71,7 @@ def _node(data: bytes, begin: int, end: int) -> dict[str, object] | None:
             row["start_ns"] = 1000 * field.value
         elif field.number == DURATION:
             row["duration_ns"] = 1000 * field.value
-        elif field.number == ATTRIBUTE and field.end >= 0:
+        elif field.number == ATTRIBUTE and field.is_part:
             attributes |= _attribute(data, field)
     if kind not in NODE_KINDS:
         return None
@@ -97,12 +90,12 @@ def _node(data: bytes, begin: int, end: int) -> dict[str, object] | None:
 def _attribute(data: bytes, part: Field) -> dict[str, object]:
     name, value = "", None  # type: str, object
     for field in fields_of(data, part.value, part.end):
-        if field.number == 1 and field.end >= 0:
+        if field.number == 1 and field.is_part:
             name = data[field.value : field.end].decode()
-        elif field.number == STRING_VAL and field.end >= 0:
+        elif field.number == STRING_VAL and field.is_part:
             value = data[field.value : field.end].decode()
         elif field.number == DOUBLE_VAL:
             value = struct.unpack("<d", struct.pack("<Q", field.value & ((1 << 64) - 1)))[0]
-        elif field.end < 0 and field.number in (INT32_VAL, INT64_VAL, 11, UINT64_VAL, BOOL_VAL):
+        elif not field.is_part and field.number in (INT32_VAL, INT64_VAL, 11, UINT64_VAL, BOOL_VAL):
             value = field.value if field.value < 1 << 63 else field.value - (1 << 64)
     return {name: value}

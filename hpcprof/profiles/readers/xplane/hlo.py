@@ -12,7 +12,7 @@ from math import prod
 import msgspec
 
 from hpcprof.profiles.readers.xplane.planes import Metadata
-from hpcprof.profiles.readers.xplane.wire import NO_PART, Damage, Field, fields_of, packed
+from hpcprof.profiles.readers.xplane.wire import Damage, Field, fields_of, packed
 
 COLLECTIVES = {
     "all-reduce": "AllReduce",
@@ -150,7 +150,7 @@ def _program(data: bytes) -> HloProgram:
     computations: dict[int, dict[int, HloOperation]] = {}
     for field in _messages(data, module):
         if field.number == 1:
-            name = _text(data, field)
+            name = field.text(data)
         elif field.number == 3:
             number, operations = _computation(data, field)
             computations[number] = operations
@@ -170,17 +170,17 @@ def _program(data: bytes) -> HloProgram:
 
 
 def _messages(data: bytes, message: Field) -> Iterable[Field]:
-    if message.end == NO_PART:
+    if not message.is_part:
         raise Damage
-    return (field for field in fields_of(data, message.value, message.end) if field.end != NO_PART)
+    return (field for field in fields_of(data, message.value, message.end) if field.is_part)
 
 
 def _computation(data: bytes, message: Field) -> tuple[int, dict[int, HloOperation]]:
     number, operations = 0, {}
     for field in fields_of(data, message.value, message.end):
-        if field.number == 5 and field.end == NO_PART:
+        if field.number == 5 and not field.is_part:
             number = field.value
-        elif field.number == 2 and field.end != NO_PART:
+        elif field.number == 2 and field.is_part:
             key, operation = _operation(data, field)
             operations[key] = operation
     return number, operations
@@ -190,8 +190,8 @@ def _operation(data: bytes, message: Field) -> tuple[int, HloOperation]:
     numbers: dict[int, list[Field]] = {}
     parts: dict[int, list[Field]] = {}
     for field in fields_of(data, message.value, message.end):
-        (numbers if field.end == NO_PART else parts).setdefault(field.number, []).append(field)
-    text = {number: _text(data, ones[-1]) for number, ones in parts.items() if number in (1, 2, 28, 43)}
+        (parts if field.is_part else numbers).setdefault(field.number, []).append(field)
+    text = {number: ones[-1].text(data) for number, ones in parts.items() if number in (1, 2, 28, 43)}
     listed = {
         number: [
             value
@@ -224,11 +224,11 @@ def _arrays(data: bytes, message: Field, depth: int = 0) -> Iterable[tuple[str, 
     """Yield the type, the bits of an element and the sizes of each array of a shape."""
     kind, sizes, parts = 0, [], []
     for field in fields_of(data, message.value, message.end):
-        if field.number == 2 and field.end == NO_PART:
+        if field.number == 2 and not field.is_part:
             kind = field.value
         elif field.number == 3:
             sizes += packed(data, field)
-        elif field.number == 4 and field.end != NO_PART:
+        elif field.number == 4 and field.is_part:
             parts.append(field)
     if kind == _TUPLE and depth < 8:
         for part in parts:
@@ -238,7 +238,7 @@ def _arrays(data: bytes, message: Field, depth: int = 0) -> Iterable[tuple[str, 
 
 
 def _numbers(data: bytes, message: Field, number: int) -> list[int]:
-    if message.end == NO_PART:
+    if not message.is_part:
         return []
     parts = [field for field in fields_of(data, message.value, message.end) if field.number == number]
     return [value for field in parts for value in packed(data, field)]
@@ -305,7 +305,3 @@ def _convolution(operation: HloOperation) -> int:
     if axis is None or axis >= len(kernel) or not kernel[axis]:
         return 0
     return 2 * prod(operation.shape.arrays[0][2]) * (prod(kernel) // kernel[axis])
-
-
-def _text(data: bytes, part: Field) -> str:
-    return data[part.value : part.end].decode("utf-8", "replace")

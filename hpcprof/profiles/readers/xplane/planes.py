@@ -111,7 +111,9 @@ class Plane(msgspec.Struct, frozen=True, dict=True):
             value[references], lambda key: texts.setdefault(self.stat_names.get(key, ""), len(texts))
         )
         for at in np.flatnonzero(kind == _TEXT).tolist():
-            position[at] = texts.setdefault(_text(self.data, int(value[at]), int(end[at])), len(texts))
+            position[at] = texts.setdefault(
+                Field(_TEXT, int(value[at]), int(end[at])).text(self.data), len(texts)
+            )
         result = np.full(len(self.start), NOT_GIVEN)
         result[self._stats.event[rows]] = position
         return [*texts], result
@@ -145,22 +147,22 @@ def space_of(data: bytes) -> tuple[list[Plane], str | None]:
     columns = np.frombuffer(data, np.uint8)
     parts, host = [], None
     for field in fields_of(data, 0, len(data)):
-        if field.number == 1 and field.end != NO_PART:
+        if field.number == 1 and field.is_part:
             parts.append(field)
             if len(parts) > _MAX_PLANES:
                 raise Damage
-        elif field.number == 4 and field.end != NO_PART:
-            host = _text(data, field.value, field.end) or None
+        elif field.number == 4 and field.is_part:
+            host = field.text(data) or None
     return [_plane(data, columns, part) for part in parts], host
 
 
 def _plane(data: bytes, columns: Bytes, message: Field) -> Plane:
     name, lines, events, stats, stat_names = "", [], [], [], {}
     for field in fields_of(data, message.value, message.end):
-        if field.end == NO_PART:
+        if not field.is_part:
             continue
         if field.number == 2:
-            name = _text(data, field.value, field.end)
+            name = field.text(data)
         elif field.number == 3:
             lines.append(field)
             if len(lines) > _MAX_LINES:
@@ -170,7 +172,7 @@ def _plane(data: bytes, columns: Bytes, message: Field) -> Plane:
         elif field.number == 5:
             key, value = _entry(data, field)
             stat_names[key] = next(
-                (_text(data, *part[1:]) for part in value if part.number == 2 and part.end != NO_PART), ""
+                (part.text(data) for part in value if part.number == 2 and part.is_part), ""
             )
         elif field.number == 6:
             stats.append(field)
@@ -212,14 +214,14 @@ def _lines(data: bytes, messages: list[Field]) -> tuple[tuple[Line, ...], Ints, 
         number = start = 0
         name = ""
         for field in fields_of(data, message.value, message.end):
-            if field.number == 4 and field.end != NO_PART:
+            if field.number == 4 and field.is_part:
                 row.append(position)
                 begin.append(field.value)
                 end.append(field.end)
             elif field.number == 1:
                 number = field.value
-            elif field.number == 2 and field.end != NO_PART:
-                name = _text(data, field.value, field.end)
+            elif field.number == 2 and field.is_part:
+                name = field.text(data)
             elif field.number == 3:
                 start = _signed_number(field.value)
         lines.append(Line(number, name, start))
@@ -230,17 +232,17 @@ def _lines(data: bytes, messages: list[Field]) -> tuple[tuple[Line, ...], Ints, 
 def _entry(data: bytes, message: Field) -> tuple[int, list[Field]]:
     key, value = 0, []
     for field in fields_of(data, message.value, message.end):
-        if field.number == 1 and field.end == NO_PART:
+        if field.number == 1 and not field.is_part:
             key = _signed_number(field.value)
-        elif field.number == 2 and field.end != NO_PART:
+        elif field.number == 2 and field.is_part:
             value = list(fields_of(data, field.value, field.end))
     return key, value
 
 
 def _metadata(data: bytes, message: Field, stat_names: dict[int, str]) -> tuple[int, Metadata]:
     key, value = _entry(data, message)
-    parts = [field for field in value if field.end != NO_PART]
-    texts = {part.number: _text(data, part.value, part.end) for part in parts if part.number in (2, 4)}
+    parts = [field for field in value if field.is_part]
+    texts = {part.number: part.text(data) for part in parts if part.number in (2, 4)}
     stats = [_stat(data, part, stat_names) for part in parts if part.number == 5]
     return key, Metadata(texts.get(2, ""), texts.get(4, ""), dict(stat for stat in stats if stat))
 
@@ -255,13 +257,13 @@ def _stat(data: bytes, message: Field, names: dict[int, str]) -> tuple[str, Stat
             value = field
     if value is None or key not in names:
         return None
-    if (value.end != NO_PART) != (value.number in (_TEXT, _BYTES)):
+    if value.is_part != (value.number in (_TEXT, _BYTES)):
         return None
     decoded: Stat = _signed_number(value.value)
     if value.number == _DOUBLE:
         decoded = float(np.array([_signed_number(value.value)]).view(np.float64)[0])
     elif value.number == _TEXT:
-        decoded = _text(data, value.value, value.end)
+        decoded = value.text(data)
     elif value.number == _BYTES:
         decoded = data[value.value : value.end]
     elif value.number == _REFERENCE:
@@ -271,7 +273,3 @@ def _stat(data: bytes, message: Field, names: dict[int, str]) -> tuple[str, Stat
 
 def _signed_number(value: int) -> int:
     return value - (1 << 64) if value >= 1 << 63 else value
-
-
-def _text(data: bytes, begin: int, end: int) -> str:
-    return data[begin:end].decode("utf-8", "replace")

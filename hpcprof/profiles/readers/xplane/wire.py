@@ -34,6 +34,15 @@ class Field(NamedTuple):
     value: int
     end: int = NO_PART
 
+    @property
+    def is_part(self) -> bool:
+        """True for a text or a message, False for a number."""
+        return self.end != NO_PART
+
+    def text(self, data: bytes) -> str:
+        """Return the text of the part; bytes that are no UTF-8 are replaced."""
+        return data[self.value : self.end].decode("utf-8", "replace")
+
 
 class Fields(msgspec.Struct, frozen=True):
     """The fields of several messages; the fields of one message are in their order.
@@ -67,17 +76,17 @@ def fields_of(data: bytes, begin: int, end: int) -> Iterator[Field]:
     """
     at = begin
     while at < end:
-        tag, at = _varint(data, at, end)
+        tag, at = varint(data, at, end)
         kind = tag & 7
         if not tag >> 3:
             raise Damage
         if kind == _VARINT:
-            value, at = _varint(data, at, end)
+            value, at = varint(data, at, end)
             yield Field(tag >> 3, value)
             continue
         size = 8 if kind == _FIXED_64 else 4
         if kind == _PART:
-            size, at = _varint(data, at, end)
+            size, at = varint(data, at, end)
         elif kind not in (_FIXED_64, _FIXED_32):
             raise Damage
         if size > end - at:
@@ -89,7 +98,11 @@ def fields_of(data: bytes, begin: int, end: int) -> Iterator[Field]:
         at += size
 
 
-def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:
+def varint(data: bytes, at: int, end: int) -> tuple[int, int]:
+    """Return the number of variable length that begins at a place, and the place behind it.
+
+    Raises Damage if it does not end before ``end``.
+    """
     value = shift = 0
     while at < end and shift < 7 * _MAX_VARINT_BYTES:
         byte = data[at]
@@ -103,11 +116,11 @@ def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:
 
 def packed(data: bytes, field: Field) -> list[int]:
     """Return the numbers of a repeated field: a packed part, or the single number of this field."""
-    if field.end == NO_PART:
+    if not field.is_part:
         return [field.value]
     values, at = [], field.value
     while at < field.end:
-        value, at = _varint(data, at, field.end)
+        value, at = varint(data, at, field.end)
         values.append(value)
     return values
 
@@ -161,14 +174,14 @@ def _take_numbers(data: Bytes, kind: Ints, at: Ints, value: Ints) -> None:
 def _varints(data: Bytes, at: Ints) -> tuple[Ints, Ints]:
     """Return the numbers that begin at each place, and the places behind them."""
     value, at = np.zeros(len(at), np.uint64), at.copy()
-    going = np.arange(len(at))
+    open_rows = np.arange(len(at))
     for shift in range(0, 7 * _MAX_VARINT_BYTES, 7):
-        if np.any(at[going] >= len(data)):
+        if np.any(at[open_rows] >= len(data)):
             raise Damage
-        byte = data[at[going]]
-        value[going] |= (byte & np.uint8(127)).astype(np.uint64) << np.uint64(shift)
-        at[going] += 1
-        going = going[byte >= 128]
-        if not len(going):
+        byte = data[at[open_rows]]
+        value[open_rows] |= (byte & np.uint8(127)).astype(np.uint64) << np.uint64(shift)
+        at[open_rows] += 1
+        open_rows = open_rows[byte >= 128]
+        if not len(open_rows):
             return value.view(np.int64), at
     raise Damage
