@@ -10,6 +10,18 @@ from hpcprof.profiles.timeline import Origin
 
 
 @dataclass(frozen=True)
+class Advice:
+    """The advice of a rule of Nsight Compute about a launch.
+
+    ``speedup_pct`` is ncu's estimate of the share of the kernel's time that can go, None without one.
+    """
+
+    rule: str
+    text: str
+    speedup_pct: float | None
+
+
+@dataclass(frozen=True)
 class MeasuredKernel:
     """One launch of a kernel.
 
@@ -22,6 +34,7 @@ class MeasuredKernel:
     grid: str
     block: str
     metrics: Mapping[str, float]
+    advice: tuple[Advice, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -76,6 +76,8 @@ _HEADERS = {
     "sm_count": "SMs",
     "total_bytes": "Total size",
     "transfer_efficiency_pct": "Transfer eff. (%)",
+    "waves_per_sm": "Waves per SM",
+    "blocks_per_sm": "Blocks per SM",
     "world_ranks": "World size",
 }
 """Headers that the words of the key do not give."""

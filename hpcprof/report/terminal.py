@@ -272,7 +272,9 @@ class _Columns:
         # Names of C++ kernels have short words too, and many.
         signatures = {key for key in self._text if any("<" in text for text in self.cells[key])}
         self._words = {
-            key: width for key, width in longest.items() if width <= _LONGEST_WORD and key not in signatures
+            key: width
+            for key, width in longest.items()
+            if (width <= _LONGEST_WORD or key == "advice") and key not in signatures
         }
         self._rows = rows
 
@@ -300,7 +302,9 @@ class _Columns:
         cells = {key: self.cells[key] for key in keys}
         widths = self._widths(headers)
         if clip_to is not None:
-            for key in sorted((key for key in keys if key in self._words), key=lambda key: -widths[key]):
+            # Sentences take the room that names leave.
+            breakable = (key for key in keys if key in self._words)
+            for key in sorted(breakable, key=lambda key: (key == "advice", -widths[key])):
                 excess = sum(widths.values()) + _GAP * (len(keys) - 1) - clip_to
                 room = max(self._words[key], widths[key] - max(0, excess))
                 if room < widths[key]:

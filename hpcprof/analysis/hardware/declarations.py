@@ -34,6 +34,25 @@ ANALYSES = (
         reads=ProfileContent.KERNEL_REPORT,
     ),
     declare(
+        "ncu_occupancy",
+        "Occupancy by Nsight Compute",
+        "rank id name:text waves_per_sm:float blocks_per_sm limited_by:text "
+        "achieved_occupancy_pct:float theoretical_occupancy_pct:float",
+        "rank id name waves_per_sm blocks_per_sm limited_by achieved_occupancy_pct",
+        101,
+        function="hardware.kernel_advice:ncu_occupancy",
+        reads=ProfileContent.KERNEL_REPORT,
+    ),
+    declare(
+        "ncu_rules",
+        "Advice of Nsight Compute's rules",
+        "rank name:text rule:text count speedup_pct:float advice:text",
+        "rank name count speedup_pct advice",
+        102,
+        function="hardware.kernel_advice:ncu_rules",
+        reads=ProfileContent.KERNEL_REPORT,
+    ),
+    declare(
         "ncu_peaks",
         "GPU peak rates by Nsight Compute",
         "rank resource:text peak_per_s:float",

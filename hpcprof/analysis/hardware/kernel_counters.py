@@ -41,6 +41,16 @@ def kernel_counters(timeline: Timeline) -> Outcome:
 _KIBIBYTES = {"FETCH_SIZE", "WRITE_SIZE"}
 """Counters of rocprofv3 in units of 1024 bytes."""
 _OF_PEAK = "pct_of_peak_sustained_elapsed"
+OCCUPANCY = {
+    "achieved_occupancy_pct": (
+        "sm__warps_active.avg.pct_of_peak_sustained_active",
+        "sm__warps_active.avg.pct_of_peak_sustained_elapsed",
+    ),
+    "theoretical_occupancy_pct": (
+        "sm__maximum_warps_per_active_cycle_pct",
+        "sm__maximum_warps_avg_per_active_cycle_pct",
+    ),
+}
 # Each value by the names of its metric, the usual one first: sections, versions and chips differ.
 _PERCENT = {
     "compute_throughput_pct": (f"sm__throughput.avg.{_OF_PEAK}", f"sm__throughput.max.{_OF_PEAK}"),
@@ -54,14 +64,7 @@ _PERCENT = {
         f"dram__bytes.sum.{_OF_PEAK}",
         f"dram__bytes.avg.{_OF_PEAK}",
     ),
-    "achieved_occupancy_pct": (
-        "sm__warps_active.avg.pct_of_peak_sustained_active",
-        "sm__warps_active.avg.pct_of_peak_sustained_elapsed",
-    ),
-    "theoretical_occupancy_pct": (
-        "sm__maximum_warps_per_active_cycle_pct",
-        "sm__maximum_warps_avg_per_active_cycle_pct",
-    ),
+    **OCCUPANCY,
     "l1_hit_pct": ("l1tex__t_sector_hit_rate.pct", "l1tex__hit_rate.pct"),
     "l2_hit_pct": ("lts__t_sector_hit_rate.pct", "lts__hit_rate.pct"),
 }

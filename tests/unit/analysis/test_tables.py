@@ -33,7 +33,7 @@ ONLY = {
     "exposed_communication": ("sequence_parallel", "torch_step"),
     "modules": (),
     **dict.fromkeys(("mpi_call_list", "mpi_operation_list", "mpi_regions", "offload"), ()),
-    **dict.fromkeys(("useful_counters", "kernel_counters", "os_calls", "device_metrics"), ()),
+    **dict.fromkeys(("useful_counters", "kernel_counters", "os_calls", "device_metrics", "ncu_rules"), ()),
     **dict.fromkeys(
         ("operators", "operators_by_shape", "operator_kernels", "idle_threads"), ("allocator", "torch_step")
     ),

@@ -14,7 +14,7 @@ import msgspec
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.gzip_file import content_of
 from hpcprof.profiles.input_bounds import first_repeated_name
-from hpcprof.profiles.kernel_report import MeasuredKernel
+from hpcprof.profiles.kernel_report import Advice, MeasuredKernel
 from hpcprof.profiles.readers.declaration import foreign_kind
 from hpcprof.submit.profilers.ncu import complaint
 
@@ -26,6 +26,11 @@ _FIXED_COLUMNS = ("ID", "Process ID", "Kernel Name")
 _UNIT_ROW = ("Process ID", "Kernel Name")
 _METRIC = ("Section Name", "Metric Name", "Metric Unit", "Metric Value")
 
+_RULE = ("Rule Name", "Rule Type", "Rule Description")
+_ADVISING = ("OPT", "WRN")
+"""Types of rules that suggest or warn; others inform."""
+_ESTIMATE = ("Estimated Speedup Type", "Estimated Speedup")
+
 _SPEED = "GPU Speed Of Light Throughput"
 _MEMORY = "Memory Workload Analysis"
 # The metrics that hpcprof reads, by their names on the details page. Names on the raw page never change.
@@ -35,6 +40,12 @@ _DETAILS = {
     (_SPEED, "DRAM Throughput"): "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed",
     (_SPEED, "Duration"): "gpu__time_duration.sum",
     ("Launch Statistics", "# SMs"): "launch__sm_count",
+    ("Launch Statistics", "Waves Per SM"): "launch__waves_per_multiprocessor",
+    ("Occupancy", "Block Limit SM"): "launch__occupancy_limit_blocks",
+    ("Occupancy", "Block Limit Registers"): "launch__occupancy_limit_registers",
+    ("Occupancy", "Block Limit Shared Mem"): "launch__occupancy_limit_shared_mem",
+    ("Occupancy", "Block Limit Warps"): "launch__occupancy_limit_warps",
+    ("Occupancy", "Block Limit Barriers"): "launch__occupancy_limit_barriers",
     ("Occupancy", "Theoretical Occupancy"): "sm__maximum_warps_per_active_cycle_pct",
     ("Occupancy", "Achieved Occupancy"): "sm__warps_active.avg.pct_of_peak_sustained_active",
     (_MEMORY, "L1/TEX Hit Rate"): "l1tex__t_sector_hit_rate.pct",
@@ -171,28 +182,48 @@ def _read_details_page(header: list[str], rows: Rows) -> Printed:
     decimal_comma = uses_decimal_comma(
         row[at["Metric Value"]] for row in whole_rows if row[at["Metric Unit"]]
     )
-    kernels: dict[tuple[str, str], tuple[list[str], dict[str, float]]] = {}
+    kernels: dict[tuple[str, str], tuple[list[str], dict[str, float], list[Advice]]] = {}
     for row in whole_rows:
         section, metric, unit, text = (row[at[name]] for name in _METRIC)
-        _, metrics = kernels.setdefault((row[at["Process ID"]], row[at["ID"]]), (row, {}))
+        _, metrics, advice = kernels.setdefault((row[at["Process ID"]], row[at["ID"]]), (row, {}, []))
+        advice.extend(_advice(row, at))
         name = _metric_name(section, metric)
         value = _convert_unit(text, factor(unit), decimal_comma)
         if name is not None and value is not None:
             metrics[name] = value
-    return Printed([_kernel(row, at, metrics) for row, metrics in kernels.values()])
+    return Printed([_kernel(row, at, metrics, advice) for row, metrics, advice in kernels.values()])
+
+
+def _advice(row: list[str], at: dict[str, int]) -> Iterator[Advice]:
+    """Yield the advice in a row of a rule; rows of metrics have none."""
+    rule, kind, text, scope, speedup = (
+        row[at[name]] if at.get(name, len(row)) < len(row) else "" for name in (*_RULE, *_ESTIMATE)
+    )
+    if kind in _ADVISING:
+        yield Advice(rule, plain_text(text), number(speedup) if scope == "global" else None)
+
+
+_LINK = re.compile(r"@(?:url|section|source|sass|table):([^:@]*):[^@]*@")
+
+
+def plain_text(message: str) -> str:
+    """Return the message of a rule with the texts of its links alone."""
+    return " ".join(_LINK.sub(r"\1", message).split())
 
 
 def _is_kernel(row: list[str]) -> bool:
     return bool(row) and row[0].isascii() and row[0].isdigit()
 
 
-def _kernel(row: list[str], at: dict[str, int], metrics: dict[str, float]) -> MeasuredKernel:
+def _kernel(
+    row: list[str], at: dict[str, int], metrics: dict[str, float], advice: Iterable[Advice] = ()
+) -> MeasuredKernel:
     # Tables of ncu before 2021 have no sizes. Others have ``(2, 66, 1)``.
     grid, block = (
         " ".join(re.findall(r"\d+", row[at[name]])) if name in at else ""
         for name in ("Grid Size", "Block Size")
     )
-    return MeasuredKernel(int(row[at["ID"]]), row[at["Kernel Name"]], grid, block, metrics)
+    return MeasuredKernel(int(row[at["ID"]]), row[at["Kernel Name"]], grid, block, metrics, tuple(advice))
 
 
 def _convert_unit(text: str, scale: float, decimal_comma: bool) -> float | None:

@@ -10,7 +10,7 @@ from typing import Any
 
 
 def main(folder: str, report: str) -> None:
-    """Print a list of kernels, each with its name, and its metrics as pairs of value and unit."""
+    """Print a list of kernels: the name, the metrics as pairs of value and unit, and the results of rules."""
     sys.path.insert(0, folder)
     import ncu_report  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
@@ -25,7 +25,16 @@ def _kernel(action: Any) -> dict[str, Any]:
     return {
         "name": action.name(action.NameBase_DEMANGLED),
         "metrics": {name: (metric.value(), metric.unit()) for name, metric in metrics.items()},
+        # Modules before 2024 have no results of rules.
+        "rules": [_rule(result) for result in getattr(action, "rule_results_as_dicts", list)()],
     }
+
+
+def _rule(result: dict[str, Any]) -> tuple[str, int, str, int, float | None]:
+    """Return the rule, the type of its message (`MsgType`), the message, and the type of its estimate."""
+    message, estimate = result.get("rule_message", {}), result.get("speedup_estimation") or {}
+    kind, text = int(message.get("type", 0)), message.get("message", "")
+    return result["rule_identifier"], kind, text, int(estimate.get("type", 0)), estimate.get("speedup")
 
 
 if __name__ == "__main__":

@@ -16,11 +16,11 @@ from typing import Any
 
 from hpcprof.common.errors import DamagedInput
 from hpcprof.common.processes import CommandNotStarted, CommandTimedOut, Completed, run_command
-from hpcprof.profiles.kernel_report import KernelReport, MeasuredKernel
+from hpcprof.profiles.kernel_report import Advice, KernelReport, MeasuredKernel
 from hpcprof.profiles.losses import LossKind, Subject, losses
 from hpcprof.profiles.readers.declaration import rank_from_name
 from hpcprof.profiles.readers.ncu import NCU, TABLES, csv_table, dump_script
-from hpcprof.profiles.readers.ncu.csv_table import DEVICE_NAME, Printed, factor, parse
+from hpcprof.profiles.readers.ncu.csv_table import DEVICE_NAME, Printed, factor, parse, plain_text
 from hpcprof.profiles.timeline import Origin
 from hpcprof.submit.profilers.ncu import complaint
 
@@ -111,20 +111,30 @@ def _by_module(folder: Path, path: Path) -> Printed | None:
     if result.exit_code != 0:
         return None
     launches = json.loads(result.stdout)
-    kernels = [_kernel(number, kernel["name"], kernel["metrics"]) for number, kernel in enumerate(launches)]
+    kernels = [_kernel(number, kernel) for number, kernel in enumerate(launches)]
     device = next(
         (kernel["metrics"][DEVICE_NAME][0] for kernel in launches if DEVICE_NAME in kernel["metrics"]), None
     )
     return Printed(kernels, device)
 
 
-def _kernel(number: int, name: str, metrics: dict[str, tuple[Any, str]]) -> MeasuredKernel:
+_ADVISING, _OF_KERNEL = (2, 3), 2
+"""Types of messages that suggest or warn, and the type of estimates for the whole kernel, in ncu's module."""
+
+
+def _kernel(number: int, launch: dict[str, Any]) -> MeasuredKernel:
     values = {
         metric: float(value) * factor(unit)
-        for metric, (value, unit) in metrics.items()
+        for metric, (value, unit) in launch["metrics"].items()
         if isinstance(value, int | float) and math.isfinite(value)
     }
-    return MeasuredKernel(number, name, _dimensions("grid", values), _dimensions("block", values), values)
+    advice = tuple(
+        Advice(rule, plain_text(text), speedup if scope == _OF_KERNEL else None)
+        for rule, kind, text, scope, speedup in launch.get("rules", ())
+        if kind in _ADVISING
+    )
+    grid, block = _dimensions("grid", values), _dimensions("block", values)
+    return MeasuredKernel(number, launch["name"], grid, block, values, advice)
 
 
 def _dimensions(kind: str, values: dict[str, float]) -> str:

@@ -69,7 +69,10 @@ def test_kernels_that_are_left_out_touch_all_that_reads_kernels_and_nothing_else
             }
             | {"step_difference", "kernel_difference", "collective_difference", "idle_difference"},
         ),
-        (Loss(LossKind.ROW, Subject.METRIC, 1, None, "form"), {"ncu_kernels", "ncu_peaks", "roofline"}),
+        (
+            Loss(LossKind.ROW, Subject.METRIC, 1, None, "form"),
+            {"ncu_kernels", "ncu_occupancy", "ncu_peaks", "ncu_rules", "roofline"},
+        ),
         (Loss(LossKind.DIAGNOSTIC, Subject.CAPTURE, detail="CPU sampling was not possible."), set()),
     ],
 )

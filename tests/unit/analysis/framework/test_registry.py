@@ -32,7 +32,8 @@ def test_the_full_report_has_this_order() -> None:
     assert " ".join(FULL_REPORT) == (
         "steps_summary pop mpi_delays mpi_waits mpi_calls mpi_matrix phases "
         "breakdown device_breakdown overlap collectives_summary skew slowdown kernels memops "
-        "operators roofline kernel_counters ncu_kernels range_gpu ranges api job_resources energy "
+        "operators roofline kernel_counters ncu_kernels ncu_occupancy ncu_rules "
+        "range_gpu ranges api job_resources energy "
         "coincidences darshan_files memory_snapshots memory host_memory"
     )
     positions = [ANALYSES[name].report_position for name in FULL_REPORT]

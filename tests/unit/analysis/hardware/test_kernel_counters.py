@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,12 @@ import pytest
 
 from hpcprof.analysis.framework.outcome import analyze_rank
 from hpcprof.analysis.framework.registry import ANALYSES
+from hpcprof.analysis.hardware.kernel_advice import ncu_occupancy, ncu_rules
 from hpcprof.analysis.hardware.kernel_counters import dram_bytes, flops, ncu_kernels, tensor_flops
 from hpcprof.analysis.hardware.roofline import ncu_peaks, roofline, roofline_of_run
 from hpcprof.analysis.summaries.kernels import kernels_by_shape
 from hpcprof.profiles.kernel_names import without_namespaces
-from hpcprof.profiles.kernel_report import KernelReport, MeasuredKernel
+from hpcprof.profiles.kernel_report import Advice, KernelReport, MeasuredKernel
 from hpcprof.profiles.readers.declaration import ProfileContent
 from hpcprof.profiles.readers.ncu.reader import read
 from hpcprof.profiles.timeline import Origin, Timeline
@@ -155,6 +157,32 @@ def report(*kernels: dict[str, float]) -> KernelReport:
     return KernelReport(
         origin, tuple(MeasuredKernel(i, "k", "1 1 1", "32 1 1", metrics) for i, metrics in enumerate(kernels))
     )
+
+
+def test_a_launch_has_its_waves_and_what_limits_its_blocks() -> None:
+    limit = "launch__occupancy_limit_"
+    small = {"launch__waves_per_multiprocessor": 0.1838, f"{limit}registers": 4.0, f"{limit}warps": 8.0}
+    rows = ncu_occupancy(report(small, {}, {f"{limit}shared_mem": 2.0, f"{limit}warps": 2.0})).rows
+    assert rows[["id", "waves_per_sm", "blocks_per_sm", "limited_by"]].to_numpy().tolist() == [
+        [0, 0.18, 4, "registers"],
+        [2, None, 2, "shared memory, warps of an SM"],
+    ]
+    assert ncu_occupancy(report({})).reason.startswith("no occupancy in rank00000.ncu-rep; ncu collects it")
+
+
+def test_rules_count_by_kernel_with_the_text_of_the_largest_estimate() -> None:
+    (first, second) = report({}, {}).kernels
+    launches = (
+        replace(first, advice=(Advice("A", "small", 3.0), Advice("B", "other", None))),
+        replace(second, advice=(Advice("A", "large", 20.0),)),
+    )
+    rows = ncu_rules(replace(report(), kernels=launches)).rows.to_dict("records")
+    assert [(row["rule"], row["count"], row["advice"]) for row in rows] == [
+        ("A", 2, "large"),
+        ("B", 1, "other"),
+    ]
+    assert rows[0]["speedup_pct"] == 20.0
+    assert ncu_rules(report({})).reason.startswith("no advice of ncu's rules in rank00000.ncu-rep")
 
 
 def test_a_report_without_kernels_gives_no_row_and_one_sentence() -> None:

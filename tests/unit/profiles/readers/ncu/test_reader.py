@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from hpcprof.analysis.hardware.kernel_counters import ncu_kernels
 from hpcprof.common.errors import DamagedInput
-from hpcprof.profiles.kernel_report import KernelReport
+from hpcprof.common.processes import Completed
+from hpcprof.profiles.kernel_report import Advice, KernelReport
 from hpcprof.profiles.readers.declaration import rank_from_name
 from hpcprof.profiles.readers.discovery import file_to_read, find_profiles
 from hpcprof.profiles.readers.ncu import reader as ncu_reader
@@ -60,12 +61,12 @@ def test_the_raw_page_agrees_with_the_details_page_of_the_same_report() -> None:
             exact.grid,
             exact.block,
         )
-        assert len(printed.metrics) == 10
+        assert len(printed.metrics) == 16
         for name, value in printed.metrics.items():
             # The details page has two decimals of the printed unit.
             assert exact.metrics[name] == pytest.approx(value, rel=0.006, abs=0.0051), name
             compared += 1
-    assert compared == 120
+    assert compared == 192
 
 
 def test_the_details_page_is_turned_into_one_row_a_kernel() -> None:
@@ -82,7 +83,31 @@ def test_the_details_page_is_turned_into_one_row_a_kernel() -> None:
         "launch__sm_count": 132,
         "sm__maximum_warps_per_active_cycle_pct": 18.75,
         "sm__warps_active.avg.pct_of_peak_sustained_active": 14.82,
+        "launch__waves_per_multiprocessor": 1,
+        "launch__occupancy_limit_barriers": 21,
+        "launch__occupancy_limit_blocks": 32,
+        "launch__occupancy_limit_registers": 1,
+        "launch__occupancy_limit_shared_mem": 1,
+        "launch__occupancy_limit_warps": 5,
     }
+    assert [advice.rule for advice in kernel.advice] == ["LaunchConfiguration", "TheoreticalOccupancy"]
+    assert all("@" not in advice.text for one in report.kernels for advice in one.advice)
+    # The estimate of 81.25 % is "local": of the occupancy, not of the kernel's time.
+    assert {advice.speedup_pct for advice in kernel.advice} == {None}
+
+
+def test_the_results_of_rules_are_read_from_a_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "It has 50 blocks. See the @url:Hardware Model:https://docs.nvidia.com/x.html@ for more."
+    rules = [("Small", 3, text, 2, 26.5), ("Local", 2, "a", 1, 9.0), ("Balanced", 1, "b", 0, None)]
+    launch = {"name": "k", "metrics": {"launch__grid_dim_x": (50, "")}, "rules": rules}
+    output = Completed((), 0, json.dumps([launch]), "", 0.1)
+    monkeypatch.setattr(ncu_reader, "run_command", lambda *_, **__: output)
+    monkeypatch.setattr(ncu_reader, "_modules", lambda: iter([Path("modules")]))
+    (kernel,) = read(DATA / "README.md").kernels
+    assert kernel.advice == (
+        Advice("Small", "It has 50 blocks. See the Hardware Model for more.", 26.5),
+        Advice("Local", "a", None),
+    )
 
 
 def test_the_raw_page_agrees_with_the_values_of_ncus_python_module() -> None:
