@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Trait
+from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Figures, Trait
 from hpcprof.analysis.explain.explanation import Evidence, Finding
 from hpcprof.common.units import counted, format_bytes, format_ns
 from hpcprof.profiles.kernel_names import labels, short_name
@@ -128,12 +128,12 @@ def in_words(
 
     ``on_host`` is true for programs without work on a GPU; ``cause`` may have a sentence of its own.
     """
-    row = _row(tables[evidence.analysis], evidence) if evidence.analysis in tables else None
     figure = (evidence.analysis, evidence.key)
-    figures = cause.figures if cause else ()
-    sentences = (entry.sentence for entry in figures if (entry.analysis, entry.key) == figure)
+    declared = cause.figures if cause else ()
+    figures = [entry for entry in declared if (entry.analysis, entry.key) == figure]
+    row = _row(tables[evidence.analysis], evidence, figures) if evidence.analysis in tables else None
     say = (
-        next(filter(None, sentences), None)
+        next(filter(None, (entry.sentence for entry in figures)), None)
         or (on_host and _HOST_SENTENCES.get(figure))
         or _SENTENCES.get(figure)
     )
@@ -144,11 +144,14 @@ def in_words(
     return sentence if evidence.rank is None else f"rank {evidence.rank}: {sentence}"
 
 
-def _row(table: "pd.DataFrame", evidence: Evidence) -> Row | None:
+def _row(table: "pd.DataFrame", evidence: Evidence, figures: Sequence[Figures]) -> Row | None:
+    """Return the row of a figure; of rows with one value, that which the declaration of the cause chooses."""
     is_row = table[evidence.key] == evidence.value
     if evidence.rank is not None:
         is_row &= table["rank"] == evidence.rank
-    rows: list[Row] = table[is_row].head(1).to_dict("records")
+    candidates = table[is_row]
+    chosen = [part for entry in figures if len(part := candidates[entry.rows(candidates, "")])]
+    rows: list[Row] = (chosen or [candidates])[0].head(1).to_dict("records")
     return next(iter(rows), None)
 
 

@@ -56,6 +56,7 @@ from hpcprof.analysis.explain.step_series import outside_steps
 from hpcprof.analysis.explain.whole_run import (
     copies_without_steps,
     double_precision,
+    gpu_span,
     incomplete_capture,
     is_held_up,
     is_rare,
@@ -81,6 +82,9 @@ from hpcprof.profiles.timeline import Category, Floats, Timeline
 
 _NCU_UNSUPPORTED = re.compile("AMD|gfx|roc|Intel|unitrace|TPU|ascend")
 """Names of profilers and GPUs whose kernels Nsight Compute does not measure."""
+
+_MIN_KERNEL_COVERAGE = 0.1
+"""Minimum share of the time on the GPU in the judged work for the summary to name its main kernel."""
 
 _MIN_MAIN_KERNEL_PCT = 30.0
 """Minimum share of a step, in percent, of the kernels of one name for the summary to name them."""
@@ -242,6 +246,8 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
         waiting = unexplained_waiting(inputs, findings, elapsed, pipeline, loose, once)
     covered = float(series.wall.sum()) if len(series.wall) else recorded_elapsed
     breakdown = inputs.tables["breakdown"]
+    if covered < _MIN_KERNEL_COVERAGE * gpu_span(breakdown):
+        summary = replace(summary, kernel=None)
     capture_notes = (
         *(uneven_threads(timelines) if is_mpi else ()),
         *moving_pages(breakdown, inputs.tables["memops"]),

@@ -291,13 +291,18 @@ def with_page_waits(
     return [item.changed(bounded) for item in findings]
 
 
+def gpu_span(breakdown: pd.DataFrame) -> float:
+    """Return the longest time of a rank from its first operation on a GPU to the last, in ns."""
+    return float(breakdown["span_ns"].astype(float).max()) if len(breakdown) else 0.0
+
+
 def rest_of_capture(breakdown: pd.DataFrame, covered_ns: float, steps: bool = True) -> Iterator[NotJudged]:
     """Yield the time on the GPU outside the steps, if it is much.
 
     ``breakdown`` is the table of that name, and ``covered_ns`` the time of all steps together or, without
     ``steps``, of the judged work.
     """
-    span = float(breakdown["span_ns"].astype(float).max()) if len(breakdown) else 0.0
+    span = gpu_span(breakdown)
     if covered_ns < _MAX_COVERED_SHARE * span:
         subject = "steps cover" if steps else "judged work covers"
         yield NotJudged(

@@ -55,6 +55,8 @@ _AT_END = re.compile(r"CUPTI buffers: \d+ of \d+|incomplete CUPTI events dropped
 """Warnings about the last events of a session, which come after the steps if the start-up hook ended it."""
 _NO_PAGES = re.compile("Unified Memory cannot be traced")
 """The sentence about moves of pages, which mean nothing to a program without unified memory."""
+_NO_RANGES = re.compile("Not all NVTX events might have been collected")
+"""The sentence about ranges, of which a program that marks none loses none."""
 _WINDOW = "hpcprof.window"
 """The mark of the hook where the steps begin after which it ends the session."""
 _NOTHING = re.compile(r"^No \w+ events collected|might have not been started")
@@ -194,6 +196,7 @@ def _diagnostics(export: NsysExport, processes: Collection[int]) -> list[Loss]:
         harmless = (
             (ended and _AT_END.search(text))
             or (_NO_PAGES.search(text) and not _uses_managed_memory(export))
+            or (_NO_RANGES.search(text) and "NVTX_EVENTS" not in export.tables)
             or any(pattern.search(text) and (started or not needs) for pattern, needs in _HARMLESS)
         )
         # One line, without secrets, and of the paths only the names of the files.

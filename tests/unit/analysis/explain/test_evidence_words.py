@@ -10,6 +10,7 @@ import pytest
 from hpcprof.analysis.explain.cause import Candidate
 from hpcprof.analysis.explain.causes.exposed_communication import EXPOSED_COMMUNICATION
 from hpcprof.analysis.explain.causes.host_bound import HOST_BOUND
+from hpcprof.analysis.explain.causes.host_sync import HOST_SYNC
 from hpcprof.analysis.explain.evidence import evidence_of, in_words, plain_figure, with_distinct_evidence
 from hpcprof.analysis.explain.explanation import Evidence
 from tests.unit.explanations import finding
@@ -143,3 +144,11 @@ def test_a_finding_does_not_repeat_the_evidence_of_an_earlier_one() -> None:
     given = [replace(finding(9), evidence=items) for items in ((first, second), (second, third), (first,))]
     distinct = [item.evidence for item in with_distinct_evidence(given)]
     assert distinct == [(first, second), (third,), (first,)]
+
+
+def test_of_rows_with_one_value_the_evidence_names_that_of_its_cause() -> None:
+    """Rebuilt from a public export of Rodinia's gaussian: three copies in each direction."""
+    operation = ["[CUDA memcpy Host-to-Device]", "[CUDA memcpy Device-to-Host]"]
+    copies = {"rank": [0, 0], "operation": operation, "count": [3, 3], "total_ns": [31 * MS, 28 * MS]}
+    said = in_words({"memops": pd.DataFrame(copies)}, Evidence("memops", 0, "count", 3), cause=HOST_SYNC)
+    assert said == "rank 0: 3 operations [CUDA memcpy Device-to-Host], 28.00 ms in all"

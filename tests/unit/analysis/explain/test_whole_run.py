@@ -12,6 +12,7 @@ import pytest
 
 from hpcprof.analysis.explain import whole_run
 from hpcprof.analysis.explain.cause import Cause
+from hpcprof.analysis.explain.explain import explain_run
 from hpcprof.analysis.explain.explanation import NotJudged
 from hpcprof.analysis.explain.inputs import ExplainInputs
 from hpcprof.analysis.explain.whole_run import (
@@ -27,7 +28,7 @@ from hpcprof.analysis.explain.whole_run import (
     without_judged_copies,
 )
 from hpcprof.profiles.losses import Loss, LossKind, Subject
-from tests.unit.analysis.explain.programs import inputs_of
+from tests.unit.analysis.explain.programs import MS, Launch, inputs_of, simulate
 from tests.unit.analysis.timelines import timeline
 from tests.unit.explanations import finding
 
@@ -223,3 +224,14 @@ def test_rare_long_steps_are_compared_with_steps_of_their_kind() -> None:
     """A step of 0.75 ms is long among those of 0.5 ms, while every fifth step takes 8 ms."""
     spikes = finding(2, 1, Cause.STEP_SPIKES)
     assert rare_steps(spikes).reason.startswith("much longer than similar steps, which costs 2.000 ms of")
+
+
+@pytest.mark.parametrize(("span", "named"), [(8 * MS, True), (400 * MS, False)])
+def test_a_kernel_is_measured_only_where_it_is_a_part_of_the_capture(span: int, named: bool) -> None:
+    """Rebuilt from a public export: one kernel took 4 ms of 5.5 s, in which pages moved."""
+    timelines = simulate([[Launch(4 * MS)]], 1)
+    timelines[0] = replace(timelines[0], ranges=timelines[0].ranges.take(np.zeros(0, np.int64)))
+    run = inputs_of(timelines)
+    cast(Any, run.tables)["breakdown"] = run.tables["breakdown"].assign(span_ns=span)
+    explanation, _ = explain_run(run)
+    assert (explanation.step.kernel is not None) == named

@@ -263,6 +263,21 @@ def test_events_that_are_missing_after_a_window_are_no_loss(mark: str, kind: Los
     assert [loss.kind for loss in losses if loss.detail == text] == [kind]
 
 
+@pytest.mark.parametrize("ranges", [True, False])
+def test_ranges_that_may_be_missing_are_no_loss_to_a_program_without_any(ranges: bool, export: Path) -> None:
+    """Rebuilt from a public export: sdroruganti/cuda-kernel-library report2.sqlite."""
+    text = "Not all NVTX events might have been collected."
+    change(
+        export,
+        "DROP TABLE IF EXISTS DIAGNOSTIC_EVENT",
+        "CREATE TABLE DIAGNOSTIC_EVENT (severity, text)",
+        f"INSERT INTO DIAGNOSTIC_EVENT VALUES (2, '{text}')",
+        *([] if ranges else ["DROP TABLE NVTX_EVENTS"]),
+    )
+    kinds = [loss.kind for loss in read(export).origin.losses if loss.detail == text]
+    assert kinds == [LossKind.DIAGNOSTIC if ranges else LossKind.NOTE]
+
+
 @pytest.mark.parametrize(
     ("call", "kind"), [("", LossKind.NOTE), ("cudaMallocManaged_v6000", LossKind.DIAGNOSTIC)]
 )
