@@ -56,7 +56,6 @@ class WorkloadParser(argparse.ArgumentParser):
         )
         self.add_argument("-h", "--help", action=_RaiseHelp, nargs=0, help="show this help and exit")
         self._declared = {entry.name: entry for entry in fields(options) if entry.metadata}
-        self._gone: dict[str, str] = {}
 
     def add(self, *names: str) -> None:
         """Add the options of fields, or of all fields."""
@@ -81,15 +80,8 @@ class WorkloadParser(argparse.ArgumentParser):
             kind |= {"type": whole_number(minimum, maximum), "metavar": "N"}
         self.add_argument(f"--{name.replace('_', '-')}", *also, help=text, **kind)
 
-    def gone(self, name: str, instead: str) -> None:
-        """Refuse an option that earlier versions had, with a sentence on what to use instead."""
-        self._gone[name] = instead
-
     def given(self, arguments: Sequence[str]) -> dict[str, Any]:
         """Return the values of the options that are given, by name; `InformationRequested` for ``--help``."""
-        for name in (argument.partition("=")[0] for argument in arguments):
-            if name in self._gone:
-                raise UsageError(f"{self.prog}: {name} no longer exists: {self._gone[name]}.")
         values, unknown_words = self.parse_known_args(list(arguments))
         if unknown_words:
             valid = (name for name in self._option_string_actions if name.startswith("--"))

@@ -25,9 +25,6 @@ from hpcprof.submit.schedulers.registry import find_scheduler
 from hpcprof.submit.sites.model import Site
 from hpcprof.workloads import catalogue
 
-JobRequest = JobSpec
-"""The name of `JobSpec` in version 0.2."""
-
 _MOST_RANKS = 10_000_000
 """Maximum number of ranks, more than any machine has: the rank selection lists them in memory."""
 _ONE_WORD = re.compile(r"[^\s\"'\\#$`]+")

@@ -149,11 +149,6 @@ def _parser() -> WorkloadParser:
         help=f"folder with define_model.py, {LOCAL} and {GLOBAL}; command-line options override them",
     )
     parser.add()
-    # The name in 0.2, whose studies can be resumed.
-    parser.add_argument(
-        "--plant", dest="fault", action="append", type=faults.parse_fault, help=argparse.SUPPRESS
-    )
-    parser.add_argument("--plant-blocks", dest="fault_blocks", action="store_true", help=argparse.SUPPRESS)
     return parser
 
 

@@ -48,7 +48,6 @@ def _parser() -> WorkloadParser:
         help="take hidden size and inner width from the feed-forward block of this model",
     )
     parser.add("batch_size", "dtype", "direction", "keep_gathered", "steps", "warmup", "burn_in", "seed")
-    parser.gone("--step-timeout", "give hpcprof submit --stall-timeout 300s --on-stall stop")
     parser.add("mode", "chunks", "backend", "cuda_graph", "comm_max_ctas")
     parser.add_argument(
         "--sweep",

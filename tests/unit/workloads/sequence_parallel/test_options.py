@@ -37,10 +37,6 @@ def test_every_option_reaches_its_field() -> None:
         (["--hidden-size", "x"], "'x' is not a whole number from 1."),
         (["--steps"], "argument --steps: expected one argument."),
         (["--dtype", "float64"], "argument --dtype: invalid choice: 'float64'"),
-        (
-            ["--step-timeout=300"],
-            "--step-timeout no longer exists: give hpcprof submit --stall-timeout 300s --on-stall stop",
-        ),
         (["--stepz", "5"], "unknown option '--stepz' of sequence-parallel; did you mean '--steps'"),
         (["--step", "5"], "unknown option '--step'"),
         (["extra"], "unknown option 'extra'"),
