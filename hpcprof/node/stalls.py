@@ -296,9 +296,10 @@ class StallWatch:
         self._gathered = True
         now = sample(programs(self._run) or processes(self._run))
         # Gathering evidence is no progress; steps and collectives that ended meanwhile are.
-        if {rank: state.done for rank, state in now.items()} != {
-            r: state.done for r, state in self._last_sample.items()
-        }:
+        counts, counts_before = (
+            {r: s.done for r, s in states.items()} for states in (now, self._last_sample)
+        )
+        if counts != counts_before:
             self._note_progress()
         self._write("pulse/." + self._node, "")
         self._last_sample = now
@@ -497,9 +498,6 @@ def ask_ras(address: str) -> bytes:
     with suppress(OSError, ValueError), socket.create_connection((host.strip("[]"), int(port)), 3) as monitor:
         monitor.settimeout(10)
         monitor.sendall(b"verbose status\n")
-        while True:
-            part = monitor.recv(1 << 16)
-            if not part:
-                break
+        for part in iter(lambda: monitor.recv(1 << 16), b""):
             text += part
     return text

@@ -141,6 +141,17 @@ def _stat(pid: int) -> List[str]:
     return fields if len(fields) > 39 else []
 
 
+def _group_folder(process: str, *files: str) -> str:
+    """Return the folder of a process's control group, of version 1 or 2, that has one of some files."""
+    for line in _read("/proc/%s/cgroup" % process).splitlines():
+        _, kinds, path = line.split(":", 2)
+        bases = {"": ("", "/unified")}.get(kinds, ("/memory",) if "memory" in kinds.split(",") else ())
+        for folder in (("/sys/fs/cgroup" + base + path).rstrip("/") for base in bases):
+            if any(os.path.exists(folder + "/" + file) for file in files):
+                return folder
+    return ""
+
+
 class Ranks:
     """The processes of each rank of the run on this node."""
 
@@ -224,7 +235,9 @@ class Ranks:
                 for name, value in counts.items():
                     data[name] = data.get(name, 0) + value
             if rank not in self._groups:
-                self._groups[rank] = self._group_of(min(pids))
+                self._groups[rank] = _group_folder(
+                    str(min(pids)), "cgroup.type"
+                )  # which the root group lacks
             group = self._groups[rank]
             if group not in stalls:
                 # Ranks share it mostly.
@@ -240,16 +253,6 @@ class Ranks:
             yield name + "read_bytes", data.get("rchar")
             yield name + "written_bytes", data.get("wchar")
             yield name + "io_calls", data["syscr"] + data["syscw"] if "syscr" in data else None
-
-    @staticmethod
-    def _group_of(pid: int) -> str:
-        """Return the folder of a process's control group; empty for the root group."""
-        path = re.search("^0::(/.*)$", _read("/proc/%d/cgroup" % pid), re.MULTILINE)
-        for base in ("/sys/fs/cgroup", "/sys/fs/cgroup/unified"):
-            folder = (base + path.group(1)).rstrip("/") if path else ""
-            if os.path.exists(folder + "/cgroup.type"):
-                return folder
-        return ""
 
     def _proportional_bytes(self, rank: int, pids: Set[int], resident: int) -> Optional[int]:
         """Return the memory of a rank in which shared pages count once, if it is time to ask for it."""
@@ -271,22 +274,11 @@ class NodeSource:
     def __init__(self) -> None:
         self.missing: Dict[str, str] = {}
         self.cores: List[int] = []
-        self._group = self._control_group()
+        self._group = _group_folder("self", "memory.current", "memory.usage_in_bytes")
         if not self._group:
             self.missing["cgroup"] = "no control group with memory is visible"
         if not os.path.exists("/proc/pressure/cpu"):
             self.missing["pressure"] = "this kernel has no /proc/pressure"
-
-    def _control_group(self) -> str:
-        for line in _read("/proc/self/cgroup").splitlines():
-            _, kinds, path = line.split(":", 2)
-            for base in ("/sys/fs/cgroup/memory", "/sys/fs/cgroup"):
-                if "memory" in kinds.split(",") if base.endswith("memory") else kinds == "":
-                    folder = base + path
-                    for name in ("memory.current", "memory.usage_in_bytes"):
-                        if os.path.exists(os.path.join(folder, name)):
-                            return folder
-        return ""
 
     def limits(self) -> Dict[str, Optional[int]]:
         """Return the resources that do not change."""

@@ -117,11 +117,9 @@ def noted_steps(run: Run) -> list[int]:
 
     Steps of ranks are not compared singly, because most have the mean of their line.
     """
-    files, since = _step_files(run), _start_time(run)
-    times = [
-        [wall for line in _last_lines(files[rank], since, _MAX_BYTES) for wall in line.walls]
-        for rank in [*files][:: max(1, -(-len(files) // _MAX_RANKS))]
-    ]
+    ranks = [*_step_files(run)]
+    chosen = ranks[:: max(1, -(-len(ranks) // _MAX_RANKS))]
+    times = [[wall for line in lines for wall in line.walls] for lines in step_lines(run, chosen).values()]
     return max(filter(None, times), key=statistics.fmean, default=[])
 
 

@@ -105,11 +105,9 @@ def _with_chosen_mpiexec(words: list[str], job: Job) -> list[str]:
 def check_starts_ranks(environment: Mapping[str, str]) -> None:
     """Check that no launcher has started this command as one of several ranks: each would run a job."""
     # srun --pty gives one of its tasks a terminal, in which people work.
-    in_terminal = "SLURM_PTY_PORT" in environment
-    sizes = {"srun": "" if in_terminal else "SLURM_STEP_NUM_TASKS", "mpirun": "OMPI_COMM_WORLD_SIZE"}
-    for name, variable in {**sizes, "mpiexec": "PMI_SIZE"}.items():
-        size = environment.get(variable, "")
-        if size.isdigit() and int(size) > 1:
+    steps = {} if "SLURM_PTY_PORT" in environment else {"srun": "SLURM_STEP_NUM_TASKS"}
+    for name, variable in {**steps, "mpirun": "OMPI_COMM_WORLD_SIZE", "mpiexec": "PMI_SIZE"}.items():
+        if (size := environment.get(variable, "1")) not in ("0", "1"):
             raise UsageError(
                 f"{name} has started hpcprof {size} times, and each would run the program by itself: leave "
                 f"{name} out, and give --nodes and --ranks-per-node."
@@ -123,10 +121,9 @@ def find_mpiexec(family: str | None = None) -> str | None:
     the one with the name of this MPI: where several are installed, Debian calls them ``mpiexec.mpich``.
     """
     beside = Path(sys.executable).with_name("mpiexec")
-    paths = [str(beside)] if beside.is_file() else []
-    for name in ("mpiexec", f"mpiexec.{family}") if family else ():
-        paths = [path for path in [shutil.which(name)] if path] + paths
-    return paths[0] if paths else shutil.which("mpiexec")
+    own_names = [shutil.which(name) for name in (f"mpiexec.{family}", "mpiexec") if family]
+    paths = [*own_names, str(beside) if beside.is_file() else None, shutil.which("mpiexec")]
+    return next(filter(None, paths), None)
 
 
 def _no_launcher(site: Site, job: Job) -> list[str]:
@@ -348,11 +345,9 @@ LAUNCHERS: dict[LauncherName, LauncherDescription] = {
     ),
     LauncherName.PALS: LauncherDescription(_pals, on_each_node="mpiexec -n {nodes} --ppn 1 --cpu-bind none"),
     LauncherName.MPICH: LauncherDescription(
-        lambda site, job: [
-            "mpiexec",
-            *site.launcher.arguments,
-            *f"-n {job.ranks} -ppn {job.ranks_per_node}".split(),
-        ],
+        lambda site, job: (
+            ["mpiexec", *site.launcher.arguments, *f"-n {job.ranks} -ppn {job.ranks_per_node}".split()]
+        ),
         rank_variables=("pmi", *_RANK_VARIABLES),  # variables of the submitting shell may come to other nodes
         on_each_node="mpiexec -n {nodes} -ppn 1",
         mpi_operator_name="MPICH",

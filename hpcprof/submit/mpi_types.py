@@ -37,12 +37,8 @@ def parse_mpi_types(text: str) -> list[str]:
 
 def fixed_type(site: Site) -> str:
     """Return the type in the arguments of the site's launcher; empty if they name none."""
-    arguments = site.launcher.arguments
-    for index, argument in enumerate(arguments):
-        name, _, value = argument.partition("=")
-        if name == "--mpi":
-            return value or "".join(arguments[index + 1 : index + 2])
-    return ""
+    match = re.search(r"(?:^| )--mpi[= ](\S+)", " ".join(site.launcher.arguments))
+    return match[1] if match else ""
 
 
 def type_argument(job: Job) -> list[str]:

@@ -8,7 +8,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -86,10 +86,9 @@ def ask(
 
 def read_text(path: Path) -> str | None:
     """Return the text of a file, None if it cannot be read."""
-    try:
+    with suppress(OSError, ValueError):
         return path.read_text(encoding="utf-8")
-    except (OSError, ValueError):
-        return None
+    return None
 
 
 def free_bytes(path: Path) -> int:
@@ -147,8 +146,8 @@ class NotGranted(HpcprofError):
 @contextmanager
 def trial_job(
     machine: Inspected, program: Sequence[str], ranks: int, option: str
-) -> Iterator[tuple[Run, JobStatus]]:
-    """Run a program as a job for ``option``; yield run and status, or raise `NotGranted` if it is late."""
+) -> Iterator[tuple[Run, JobStatus, str]]:
+    """Run a job for ``option``; yield run, status and its ranks' output, or raise `NotGranted` if late."""
     # Submitting needs modules that no other check needs.
     from hpcprof.submit.submission import submit
     from hpcprof.submit.waiting import cancel_and_wait, poll_until
@@ -161,6 +160,7 @@ def trial_job(
         if not status.state.ended:
             cancel_and_wait([run])
             raise NotGranted(f"the job is {status} after {TRIAL_QUEUE_SECONDS} s.")
-        yield run, status
+        outputs = sorted(run.path.glob("logs/rank*.out"))
+        yield run, status, "".join(path.read_text(errors="replace") for path in outputs)
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -125,10 +125,8 @@ def _probe_in_job(machine: Inspected) -> CheckResult:
 
     program = (machine.python, "-c", NO_WORKING_FOLDER + _RANKS)
     try:
-        with trial_job(machine, program, 2, "--probe") as (run, status):
+        with trial_job(machine, program, 2, "--probe") as (run, status, output):
             launcher = run.state_file("launcher") or program[0]
-            files = sorted(run.path.glob("logs/rank*.out"))
-            output = "".join(file.read_text(errors="replace") for file in files)
             lines = sorted(re.findall(r"rank \d+ of \d+", output))
             details = [*filter(None, map(str.strip, describe_failure(run, status)[1:]))]
             reason = " ".join(details[:2]) or str(status)

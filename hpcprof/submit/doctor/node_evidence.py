@@ -54,10 +54,7 @@ def node_evidence(machine: Inspected) -> list[CheckResult]:
         output = machine.run(_LOCAL_COMMAND).stdout
     else:
         try:
-            with trial_job(machine, _LOCAL_COMMAND, 1, "--node") as (run, status):
-                output = "".join(
-                    path.read_text(errors="replace") for path in run.path.glob("logs/rank00000.out")
-                )
+            with trial_job(machine, _LOCAL_COMMAND, 1, "--node") as (_, status, output):
                 if not output:
                     raise HpcprofError(f"the job ended without an answer: {status}.")
         except HpcprofError as error:

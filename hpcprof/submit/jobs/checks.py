@@ -36,8 +36,7 @@ _DEVICE_BY_LOCAL_RANK = re.compile(
 _PASSED_OPTION = re.compile(rf"-[A-Za-z] ?({_VALUE})?|--[a-z][a-z0-9-]*([= ]{_VALUE})?")
 _STEPS = re.compile(r"(?P<first>\d{1,9})(?:-(?P<last>\d{1,9}))?")
 _COUNT_OPTION = re.compile(
-    r"-[nN]\d*|--?(np|ppn|nodes|ntasks|ntasks-per-node|tasks-per-node|nrs|rs_per_host|nnodes|nproc[-_]per[-_]node)"
-    r"(=.*)?"
+    r"-[nN]\d*|--?(np|ppn|n?nodes|n?tasks(-per-node)?|nrs|rs_per_host|nproc[-_]per[-_]node)(=.*)?"
 )
 """Options of launchers for the numbers of nodes and ranks."""
 _CPUS_OPTION = re.compile(r"-c\d*|--(cpus-per-task|cores-per-task|cpu_per_rs|depth)(=.*)?")

@@ -91,13 +91,10 @@ def fetch_all(run: Run, host: Host, below: Sequence[str], always: str = "") -> l
 
 
 def _new_files(run: Run, files: Mapping[str, RemoteFile]) -> dict[str, RemoteFile]:
-    new = {}
+    new = {**files}
     for name, file in files.items():
-        try:
+        with suppress(OSError):
             status = (run.path / name).stat()
-        except OSError:
-            new[name] = file
-            continue
-        if (status.st_size, status.st_mtime_ns) != (file.size, file.modified):
-            new[name] = file
+            if (status.st_size, status.st_mtime_ns) == (file.size, file.modified):
+                del new[name]
     return new

@@ -647,10 +647,7 @@ def _canceller(job: Mapping[str, str]) -> str:
 
 
 def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+    return signal.Signals(number).name if number in {*signal.Signals} else f"signal {number}"
 
 
 def parse_qstat_queues(text: str) -> Machine:
