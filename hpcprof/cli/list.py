@@ -27,7 +27,13 @@ _BY_IMPORTANCE = (
     "hpcprof list --tag baseline --format json",
 )
 @store_options
-@repeatable("--state", "states", type=click.Choice(STATES), help="Only runs in this state. Repeatable.")
+@repeatable(
+    "--state",
+    "states",
+    type=click.Choice(STATES),
+    metavar="STATE",
+    help=f"Only runs in this state: {', '.join(STATES)}. Repeatable.",
+)
 @repeatable("--site", "sites", shell_complete=complete_sites, help="Only runs on this site. Repeatable.")
 @repeatable("--tag", "tags", help="Only runs with this tag (hpcprof tag). Repeatable.")
 @click.option("--since", help="Only runs submitted since this date (2026-11-21) or age (7d, 12h).")

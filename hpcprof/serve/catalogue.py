@@ -280,9 +280,8 @@ class Catalogue:
 
     def _program(self, row: ListedRun) -> str | None:
         if row.run not in self._programs:
-            path = Path(row.path)
             try:
-                manifest = open_run(path).manifest if has_manifest(path) else None
+                manifest = open_run(Path(row.path)).manifest
             except HpcprofError:
                 return None
             self._programs[row.run] = manifest.job.program if manifest else None

@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpcprof.common.errors import DamagedInput, HpcprofError, UsageError
 from hpcprof.common.paths import absolute_path, is_folder
@@ -36,9 +37,11 @@ from hpcprof.profiles.readers.memory_snapshot import is_memory_snapshot
 from hpcprof.profiles.readers.otf2 import EZTRACE_NAME
 from hpcprof.results.collect.profile_ranks import ranks_by_name
 from hpcprof.results.store.analysis_table import ANALYSIS_VERSION
-from hpcprof.results.store.tables import ProfileRow
 from hpcprof.runs.directory import MANIFEST, Run, adopted_id, has_manifest, open_run, typed_name
 from hpcprof.submit.runs.failures import profiler_complaint
+
+if TYPE_CHECKING:  # a job is submitted without what reads a database
+    from hpcprof.results.store.tables import ProfileRow
 
 
 def profiles_of(run: Run) -> list[Path]:
@@ -436,7 +439,7 @@ def untraced_notes(run: Run) -> list[str]:
 _WAITS = "the time that ranks wait in them counts as their own work, in pop and in explain"
 
 
-def eztrace_notes(run: Run, profiles: Iterable[ProfileRow]) -> list[str]:
+def eztrace_notes(run: Run, profiles: "Iterable[ProfileRow]") -> list[str]:
     """Return a sentence about calls that may be missing, for archives of EZTrace from elsewhere."""
     by_eztrace = run.manifest is None and any(row.profiler_version == EZTRACE_NAME for row in profiles)
     functions = "windows, files and neighborhood collectives"

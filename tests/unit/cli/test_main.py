@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Iterator
 
 import click
 import pytest
@@ -9,7 +10,7 @@ from click.testing import CliRunner
 
 import hpcprof.cli.query
 from hpcprof.cli.history import command as history
-from hpcprof.cli.main import _click_sentence, _system_sentence, main
+from hpcprof.cli.main import _click_sentence, _system_sentence, cli, main
 from hpcprof.cli.serve import command as serve
 from hpcprof.cli.sites import command as sites
 from hpcprof.cli.sweep import command as sweep
@@ -52,6 +53,19 @@ def test_a_default_or_a_variable_is_not_blamed_on_the_option() -> None:
 def test_the_help_of_a_group_has_whole_sentences() -> None:
     words = " ".join(CliRunner().invoke(sites, ["--help"], terminal_width=60).output.split())
     assert "Check a site, by its file or name; exit 2 and name the first mistake if it is wrong." in words
+
+
+def test_the_help_of_every_command_fits_a_terminal_of_80_columns() -> None:
+    def lines(command: click.Command, name: str) -> Iterator[str]:
+        context = click.Context(command, info_name=name, terminal_width=80)
+        yield from command.get_help(context).splitlines()
+        if isinstance(command, click.Group):
+            for word in command.list_commands(context):
+                part = command.get_command(context, word)
+                assert part is not None
+                yield from lines(part, f"{name} {word}")
+
+    assert not [line for line in lines(cli, "hpcprof") if len(line) > 80]
 
 
 def test_a_full_disk_and_a_missing_option_are_named() -> None:
