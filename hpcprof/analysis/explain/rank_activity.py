@@ -16,9 +16,10 @@ from hpcprof.analysis.statistics.confidence_intervals import grows_with
 from hpcprof.analysis.steps.lost_launches import steps_with_lost_launches
 from hpcprof.analysis.steps.step_ranges import steps_of
 from hpcprof.analysis.steps.streams import NEVER, launch_calls, launch_starts
-from hpcprof.profiles.columns.unique import begins_run, numbered, numbered_rows, rows_by_key
+from hpcprof.profiles.columns.unique import begins_run, name_matches, numbered, numbered_rows, rows_by_key
 from hpcprof.profiles.host_memory import HostMemory
 from hpcprof.profiles.timeline import Category, GpuWork, Ints, Mask, NamedSpans, Table, Timeline, concatenate
+from hpcprof.profiles.waiting_calls import launches_graph
 
 _GRID_WEIGHTS = np.array([1 << 32, 1 << 16, 1])
 """CUDA's grids have less than 2**31 blocks in their first direction, and less than 2**16 in the others."""
@@ -177,6 +178,7 @@ def _calls(
     _, thread = numbered_rows(calls.process, calls.thread)
     working = np.zeros(int(thread.max(initial=-1)) + 1, bool)
     working[thread[launching]] = True
+    memory &= ~name_matches(timeline, calls.name, launches_graph)
     kind = np.where(launching, np.where(memory, CallKind.COPY, CallKind.LAUNCH), by_name)
     first_mpi = len(timeline.calls)
     working[thread[first_mpi:]] = True
@@ -244,6 +246,10 @@ _MAX_HANDOVER_SHARE = 0.2
 """Maximum share of a thread's calls that follow other threads: above it, the threads run at the same time."""
 
 
+_MAX_WAKING_SHARE = 0.01
+"""Threads that rest for at least as long, and then call within this share of it, were woken by the same."""
+
+
 def predecessors(start: Ints, end: Ints, thread: Ints) -> Ints:
     """Return the call that each call follows.
 
@@ -252,6 +258,7 @@ def predecessors(start: Ints, end: Ints, thread: Ints) -> Ints:
     2. A thread with many such calls runs beside the others, and follows only itself.
     3. But if the other thread waits for it in turn, as Python's does for a thread of XLA that copies its
        input, it follows that thread after all.
+    4. Threads of a pool that rested until a thread that follows others was woken follow its first call.
     """
     count = len(start)
     order = np.lexsort((start, thread))
@@ -274,6 +281,17 @@ def predecessors(start: Ints, end: Ints, thread: Ints) -> Ints:
             times - end[latest[chosen]] for times in (end[chosen], start[following[latest[chosen]]])
         )
         follows[chosen] |= grows_with(end_lag, gap)
+    idle = np.where(previous == NONE, 0, start - own_end)
+    longest = np.zeros(len(calls), np.int64)
+    np.maximum.at(longest, thread, idle)
+    woken = np.flatnonzero(follows & (2 * idle > longest[thread]))
+    if len(woken):
+        woken = woken[np.argsort(end[woken], kind="stable")]
+        place = np.searchsorted(end[woken], start, side="right") - 1
+        first = woken[place]
+        together = start - start[first] <= _MAX_WAKING_SHARE * np.minimum(idle, idle[first])
+        together &= other & ~follows & (place >= 0) & (end[first] > own_end)
+        latest, follows = np.where(together, first, latest), follows | together
     return np.where(follows, latest, previous)
 
 

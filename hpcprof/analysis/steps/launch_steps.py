@@ -213,10 +213,11 @@ def launch_step_candidates(timeline: Timeline) -> tuple[LaunchStep, ...]:
     every_launch = _steps_of_marks(sequence, [(1, rows) for rows in kinds])
     nested = [(every, rows[first]) for rows in kinds for every, first in [_outer_periods(np.diff(rows))]]
     outer = _steps_of_marks(sequence, [(every, marks) for every, marks in nested if every > 1])
-    inner = max((step.instances for step in every_launch), default=0)
-    if outer and inner >= _MIN_NESTED * outer[0].instances:
+    if not every_launch:
         return outer
-    return _tokens(sequence, every_launch[0]) or every_launch if every_launch else ()
+    if outer and max(step.instances for step in every_launch) >= _MIN_NESTED * outer[0].instances:
+        return outer
+    return _tokens(sequence, every_launch[0]) or every_launch
 
 
 def _tokens(sequence: _Sequence, layer: LaunchStep) -> tuple[LaunchStep, ...]:

@@ -189,6 +189,23 @@ def test_a_thread_that_others_wait_for_was_asked_by_them() -> None:
     assert (before[copies[2:]] == copies[:-2]).all()
 
 
+@pytest.mark.parametrize(("later_us", "woken"), [(0, True), (3_000, False)])
+def test_threads_of_a_pool_are_woken_by_what_wakes_the_first(later_us: int, woken: bool) -> None:
+    # The main thread launches, a thread of a pool copies the next input, and two others do so beside it.
+    main = (0, 100 + 8 * np.arange(60))
+    copies = later_us + 45 + 5 * np.arange(3)
+    pool = (1, 10 * np.arange(5)), (2, copies), (3, copies + 2)
+    steps = 10_000 * np.arange(8)[:, None]
+    start = np.concatenate([(steps + times).ravel() for _, times in (main, *pool)]) * US
+    thread = np.concatenate([np.full(8 * len(times), number) for number, times in (main, *pool)])
+    order = np.argsort(start)
+    start, thread = start[order], thread[order]
+    before = predecessors(start, start + 2 * US, thread)
+    for number in (2, 3):
+        first = np.flatnonzero(thread == number)[3::3]
+        assert (thread[before[first]] == (1 if woken else number)).all()
+
+
 @pytest.mark.parametrize(("slope", "waits"), [(1.0, True), (0.0, False)])
 def test_what_waits_grows_with_what_it_waits_for(slope: float, waits: bool) -> None:
     rng = np.random.default_rng(2)

@@ -237,21 +237,35 @@ def test_a_host_that_another_machine_makes_quick_enough_claims_no_more_than_it_c
     assert 0 < (first.saving_ns or 0) <= alone - least < (first.saving_high_ns or 0)
 
 
-def test_the_launch_of_a_graph_costs_less_than_that_of_a_kernel_in_a_program() -> None:
-    def with_graphs(timeline: Timeline) -> Timeline:
-        """Let every second launch be that of a graph."""
-        calls, names = timeline.calls, [*timeline.strings, "cudaGraphLaunch"]
-        name = calls.name.copy()
-        name[np.flatnonzero(np.array(timeline.names(name)) == "cudaLaunchKernel")[::2]] = len(names) - 1
-        return replace(timeline, calls=replace(calls, name=name), strings=np.array(names, object))
+def renamed(cost: int, name: str, every: int = 1) -> Explanation:
+    """Explain a loop of launches of which every n-th is by the call of a name."""
+    inputs = inputs_of(simulate([loop(cost=cost)], STEPS))
 
-    inputs = inputs_of(simulate([loop(cost=BY_PROFILER)], STEPS))
-    costs = explain_run(replace(inputs, read=lambda rank: with_graphs(inputs.read(rank))))[
-        0
-    ].step.profiler_cost
+    def read(rank: int) -> Timeline:
+        made = inputs.read(rank)
+        names = made.calls.name.copy()
+        launches = np.flatnonzero(np.array(made.names(names)) == "cudaLaunchKernel")
+        names[launches[::every]] = len(made.strings)
+        strings = np.array([*made.strings, name], object)
+        return replace(made, calls=replace(made.calls, name=names), strings=strings)
+
+    return explain_run(replace(inputs, read=read))[0]
+
+
+def test_the_launch_of_a_graph_costs_less_than_that_of_a_kernel_in_a_program() -> None:
+    costs = renamed(BY_PROFILER, "cudaGraphLaunch", every=2).step.profiler_cost
     by_call = {cost.call: (cost.low_ns, cost.high_ns) for cost in costs}
     assert by_call["cudaLaunchKernel"] == (5 * US, 16 * US)
     assert by_call["cudaGraphLaunch"] == (1500, 4800)
+    # A program may launch nothing but graphs.
+    (cost, *_) = renamed(BY_PROFILER, "cudaGraphLaunch").step.profiler_cost
+    assert (cost.call, cost.low_ns, cost.high_ns) == ("cudaGraphLaunch", 1500, 4800)
+
+
+def test_a_launch_by_the_driver_is_slowed_where_it_takes_as_long_as_one_by_the_runtime_alone() -> None:
+    assert not renamed(1 * US, "cudaLaunchKernelExC").step.profiler_cost
+    (launch, *_) = renamed(1 * US, "cuLaunchKernelEx").step.profiler_cost
+    assert (launch.call, launch.low_ns, launch.high_ns) == ("cuLaunchKernelEx", 3333, 10_667)
 
 
 def test_a_step_is_no_longer_without_the_profiler_where_the_replay_is_too_long() -> None:

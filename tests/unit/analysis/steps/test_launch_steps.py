@@ -171,6 +171,13 @@ def test_tokens_of_a_decoder_are_the_steps_however_few_they_are(tokens: int, las
     assert (cut.name, len(cut)) == ("kernel:embed", 3)
 
 
+def test_steps_whose_parts_are_no_periods_by_their_time_are_found() -> None:
+    # A plan is made in each step, which takes longer than the four equal parts after it.
+    step: list[Launch] = [("load", 500)] * 3 + [("potential", 2), ("fft", 2), ("kinetic", 2)] * 4
+    steps = steps_of(launching(*SETUP, *step * 12))
+    assert (steps.name, len(steps)) == ("kernel:load/3", 11)
+
+
 def test_steps_of_a_trainer_that_logs_a_few_times_stay_its_steps() -> None:
     step = [("norm", 10), ("gemm", 10), ("gemm_bwd", 10), ("adam", 10)]
     steps = steps_of(launching(*[*step * 20, ("log", 10)] * 3))
