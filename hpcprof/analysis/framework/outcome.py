@@ -102,6 +102,11 @@ def no_rows(reason: str) -> Outcome:
     return Outcome({}, reason)
 
 
+def outcome_of_rows(rows: Sequence[Mapping[str, Any]], absent: str, reason: str = "") -> Outcome:
+    """Return the outcome of rows with a reason; without rows the reason or, if that is empty, ``absent``."""
+    return Outcome(columns_of(rows), reason) if rows else no_rows(reason or absent)
+
+
 def none_in(timeline: Timeline, events: str) -> Outcome:
     """Return the outcome of an analysis of events that a profile does not have."""
     return no_rows(f"no {events} in {timeline.origin.path.name}")

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from hpcprof.analysis.framework.outcome import Outcome, columns_of, no_rows, none_in
+from hpcprof.analysis.statistics.grouped import mean_and_extremes
 from hpcprof.profiles.columns.unique import numbered_rows, object_array
 from hpcprof.profiles.kernel_report import KernelReport, MeasuredKernel
 from hpcprof.profiles.timeline import Timeline
@@ -17,22 +18,15 @@ def kernel_counters(timeline: Timeline) -> Outcome:
     if not len(table):
         return none_in(timeline, "hardware counters of kernels")
     groups, row = numbered_rows(table.name, table.counter)
-    launches = np.bincount(row)
-    total = np.bincount(row, table.value)
-    least, most = np.full(len(groups), np.inf), np.full(len(groups), -np.inf)
-    np.minimum.at(least, row, table.value)
-    np.maximum.at(most, row, table.value)
     names, counters = groups.T
     sizes = sorted(_KIBIBYTES & {*timeline.names(counters)})
     return Outcome(
         {
             "name": object_array(timeline.names(names)),
             "counter": object_array(timeline.names(counters)),
-            "count": launches,
-            "total": total,
-            "mean": total / launches,
-            "min": least,
-            "max": most,
+            "count": np.bincount(row),
+            "total": np.bincount(row, table.value),
+            **mean_and_extremes(row, table.value),
         },
         f"in units of 1024 bytes: {', '.join(sizes)}" if sizes else "",
     )

@@ -27,11 +27,12 @@ _MODULE = re.compile(r"torch[/\\]nn[/\\]modules[/\\]module\.py$")
 _GENERATED_CODE = re.compile(r"torchinductor|^<")
 """Code that a compiler made: the line of the user is further out."""
 
-_GRAIN = 512
-"""Granularity of the allocator in bytes; events have the requested size."""
+_GRANULARITY_BYTES = 512
+"""The sizes of the allocator's blocks are multiples of it; events have the requested size."""
 
-_CALLS = ("_call_impl", "_wrapped_call_impl")
-_MOVES = ("_apply", "to", "cuda")
+_MODULE_CALLS = ("_call_impl", "_wrapped_call_impl")
+_MODULE_MOVES = ("_apply", "to", "cuda")
+"""The functions of ``torch.nn.Module`` that call a module, and that move its parameters to a device."""
 
 
 class Purpose(NamedTuple):
@@ -43,7 +44,7 @@ class Purpose(NamedTuple):
 
 
 class Held(NamedTuple):
-    """The bytes and blocks of a place."""
+    """The bytes and the number of blocks that a purpose holds."""
 
     bytes: int
     blocks: int
@@ -53,25 +54,25 @@ class MemoryInUse(msgspec.Struct, frozen=True, eq=False, dict=True):
     """The blocks of a GPU over the events of a snapshot."""
 
     device: int
-    places: tuple[Purpose, ...]
-    place: Ints
+    purposes: tuple[Purpose, ...]
+    purpose: Ints
     size: Ints
     first: Ints
     last: Ints
-    """Place and bytes of each block, and the number of events before its use and before its end; shape
-    (blocks,).
+    """The purpose of each block, as its index in ``purposes``, its bytes, and the numbers of events before
+    its use and before its end; shape (blocks,).
     """
     times_us: Ints
     """Time of each event; the last one is the end; shape (events + 1,)."""
     reserved: Ints
     """The bytes that PyTorch has reserved, by number of events; shape (events + 1,)."""
     failed_after: int | None = None
-    """After how many events the allocation failed."""
+    """The number of events before an allocation failed; None if none did."""
 
     @cached_property
     def by_kind(self) -> Ints:
         """The bytes of each of `KINDS` by number of events, shape (kinds, events + 1)."""
-        kinds = np.array([KINDS.index(place.kind) for place in self.places], np.int64)[self.place]
+        kinds = np.array([KINDS.index(purpose.kind) for purpose in self.purposes], np.int64)[self.purpose]
         changes = np.zeros((len(KINDS), len(self.times_us) + 1), np.int64)
         np.add.at(changes, (kinds, self.first), self.size)
         np.add.at(changes, (kinds, self.last), -self.size)
@@ -79,19 +80,19 @@ class MemoryInUse(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def peak(self) -> int:
-        """After how many events most is allocated; where an allocation failed, that moment."""
+        """The number of events before most is allocated or, if it did, an allocation failed."""
         if self.failed_after is not None:
             return self.failed_after
         return int(self.by_kind.sum(axis=0).argmax())
 
     def held(self, after: int) -> dict[Purpose, Held]:
-        """Return the memory held after the first ``after`` events, by place."""
+        """Return the memory held after the first ``after`` events, by purpose."""
         alive = (self.first <= after) & (after < self.last)
-        bytes_of = np.bincount(self.place[alive], self.size[alive], len(self.places))
-        blocks_of = np.bincount(self.place[alive], minlength=len(self.places))
+        bytes_of = np.bincount(self.purpose[alive], self.size[alive], len(self.purposes))
+        blocks_of = np.bincount(self.purpose[alive], minlength=len(self.purposes))
         return {
-            place: Held(int(size), int(blocks))
-            for place, size, blocks in zip(self.places, bytes_of, blocks_of, strict=True)
+            purpose: Held(int(size), int(blocks))
+            for purpose, size, blocks in zip(self.purposes, bytes_of, blocks_of, strict=True)
             if blocks
         }
 
@@ -99,14 +100,14 @@ class MemoryInUse(msgspec.Struct, frozen=True, eq=False, dict=True):
 def contents_of(snapshot: MemorySnapshot, memory: DeviceMemory) -> MemoryInUse:
     """Return the memory in use on a GPU, by undoing the events of a snapshot backwards from its end."""
     tensors = {address: (kind, name) for kind, name, address in snapshot.notes.tensors}
-    judge = _Judge(snapshot)
+    finder = _PurposeFinder(snapshot)
     count = len(memory.events)
     rows: list[tuple[int, int, int, int]] = []
     modules = {event.address: event.module for event in memory.events if event.action == "alloc"}
-    # Blocks in use at the end, with their place; later in a loop, before the undone events.
+    # Blocks in use at the end, with their purpose; later in a loop, before the undone events.
     live = {
         block.address: (
-            judge.place(block.stack, modules.get(block.address, ""), tensors.get(block.address)),
+            finder.purpose(block.stack, modules.get(block.address, ""), tensors.get(block.address)),
             block.size,
             count + 1,
         )
@@ -119,32 +120,36 @@ def contents_of(snapshot: MemorySnapshot, memory: DeviceMemory) -> MemoryInUse:
         event = memory.events[after - 1]
         reserved[after - 1] = reserved[after]
         if event.action == "alloc" and event.address in live:
-            place, size, last = live.pop(event.address)
-            if place.kind in ("activations", "other", "backward"):
-                place = judge.place(
+            purpose, size, last = live.pop(event.address)
+            if purpose.kind in ("activations", "other", "backward"):
+                purpose = finder.purpose(
                     event.stack, event.module, tensors.get(event.address) if last > count else None
                 )
-            rows.append((judge.number(place), size, after, last))
+            rows.append((finder.number(purpose), size, after, last))
         elif event.action == "free_completed":
-            live[event.address] = judge.place(event.stack, "", None), -(-event.size // _GRAIN) * _GRAIN, after
+            live[event.address] = (
+                finder.purpose(event.stack, "", None),
+                -(-event.size // _GRANULARITY_BYTES) * _GRANULARITY_BYTES,
+                after,
+            )
         elif event.action in ("segment_alloc", "segment_map"):
             reserved[after - 1] -= event.size
         elif event.action in ("segment_free", "segment_unmap"):
             reserved[after - 1] += event.size
         elif event.action == "oom" and failed is None:
             failed = after
-    for place, size, last in live.values():
+    for purpose, size, last in live.values():
         # Nothing tells by whom memory from before the history was allocated, if it has no stack.
-        stackless = place.kind == "backward" and not place.line
-        rows.append((judge.number(Purpose("other", "", "") if stackless else place), size, 0, last))
-    place_of, size_of, first, last_of = np.array(rows, np.int64).reshape(-1, 4).T
+        stackless = purpose.kind == "backward" and not purpose.line
+        rows.append((finder.number(Purpose("other", "", "") if stackless else purpose), size, 0, last))
+    purpose_of, size_of, first, last_of = np.array(rows, np.int64).reshape(-1, 4).T
     times = [event.time_us for event in memory.events]
     end = snapshot.notes.end_us or (times[-1] if times else 0)
     failing = snapshot.notes.asked_bytes is not None and snapshot.notes.device in (None, memory.device)
     return MemoryInUse(
         memory.device,
-        tuple(judge.places),
-        place_of,
+        tuple(finder.purposes),
+        purpose_of,
         size_of,
         first,
         last_of,
@@ -154,21 +159,21 @@ def contents_of(snapshot: MemorySnapshot, memory: DeviceMemory) -> MemoryInUse:
     )
 
 
-class _Judge:
-    """Finds the purpose of blocks; each kind of block is judged once."""
+class _PurposeFinder:
+    """Finds the purposes of blocks, once for each kind of block."""
 
     def __init__(self, snapshot: MemorySnapshot) -> None:
         self._stacks = snapshot.stacks
         self._notes_tensors = bool(snapshot.notes.tensors)
         self._known: dict[tuple[int, str, tuple[str, str] | None], Purpose] = {}
-        self.places: dict[Purpose, int] = {}
+        self.purposes: dict[Purpose, int] = {}
 
-    def number(self, place: Purpose) -> int:
-        """Return the number of a place."""
-        return self.places.setdefault(place, len(self.places))
+    def number(self, purpose: Purpose) -> int:
+        """Return the number of a purpose."""
+        return self.purposes.setdefault(purpose, len(self.purposes))
 
-    def place(self, stack: int, module: str, tensor: tuple[str, str] | None) -> Purpose:
-        """Return the place of a block by its stack, the module that ran, and what the hook knew of it."""
+    def purpose(self, stack: int, module: str, tensor: tuple[str, str] | None) -> Purpose:
+        """Return the purpose of a block by its stack, the module that ran, and the hook's note of it."""
         key = (stack, module, tensor)
         if key not in self._known:
             frames = self._stacks[stack]
@@ -183,7 +188,7 @@ class _Judge:
         if not frames:
             # Autograd's own threads run no Python.
             return "backward" if len(self._stacks) > 1 else "other"
-        inner = next((at for at, frame in enumerate(frames) if frame.function in _CALLS), len(frames))
+        inner = next((at for at, frame in enumerate(frames) if frame.function in _MODULE_CALLS), len(frames))
         if any(_OPTIMIZER.search(frame.file) for frame in frames):
             return "optimizer"
         if any(_COMMUNICATION.search(frame.file) for frame in frames[:inner]):
@@ -198,7 +203,7 @@ class _Judge:
         return "other"
 
     def _makes_parameters(self, frames: tuple[CodeLine, ...]) -> bool:
-        moved = any(_MODULE.search(frame.file) and frame.function in _MOVES for frame in frames)
+        moved = any(_MODULE.search(frame.file) and frame.function in _MODULE_MOVES for frame in frames)
         return moved or any("torch" in frame.file and frame.function == "__init__" for frame in frames)
 
 
@@ -215,15 +220,15 @@ def line_of(frames: tuple[CodeLine, ...]) -> str:
 def differences(
     contents: Mapping[Purpose, Held], other_contents: Sequence[Mapping[Purpose, Held]]
 ) -> dict[Purpose, int]:
-    """Return each place's difference in bytes from the median of the other ranks; empty without others."""
+    """Return the difference in bytes of each purpose from the median of other ranks; empty without any."""
     if not other_contents:
         return {}
-    places = {*contents, *(place for peer in other_contents for place in peer)}
+    purposes = {*contents, *(purpose for peer in other_contents for purpose in peer)}
     none = Held(0, 0)
     return {
-        place: int(
-            contents.get(place, none).bytes
-            - np.median([peer.get(place, none).bytes for peer in other_contents])
+        purpose: int(
+            contents.get(purpose, none).bytes
+            - np.median([peer.get(purpose, none).bytes for peer in other_contents])
         )
-        for place in places
+        for purpose in purposes
     }

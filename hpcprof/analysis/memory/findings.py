@@ -25,11 +25,13 @@ _TRANSIENT_KINDS = ("activations", "backward")
 """Kinds that come and go in each step, and differ between moments of it."""
 
 _UNHELD = ("fragmentation", "outside")
-_MAX_NAMED_PLACES = 5
-LEAST_GROWTH_BYTES, LEAST_GROWTH_SAMPLES = 16 << 20, 12
+"""Kinds of memory that no tensor holds."""
+
+_MAX_NAMED_RANKS = 5
+MIN_GROWTH_BYTES, MIN_GROWTH_SAMPLES = 16 << 20, 12
 """Minimum growth in bytes, and minimum samples after the first third of the time, for memory that grows."""
 
-_SURE_SAMPLES = 60
+_MIN_SURE_SAMPLES = 60
 """Minimum samples for high confidence: memory that varies may only seem to grow in fewer."""
 
 
@@ -224,7 +226,7 @@ def _host(rows: Sequence[Row]) -> Iterator[Finding]:
     grown = growing_ranks(rows)
     if not grown:
         return
-    key, listed = "growth_bytes_per_step", grown[:_MAX_NAMED_PLACES]
+    key, listed = "growth_bytes_per_step", grown[:_MAX_NAMED_RANKS]
     evidence = [(Evidence("host_memory", row["rank"], key, row[key]), growth_in_words(row)) for row in listed]
     yield unpriced_finding(
         Cause.HOST_MEMORY,
@@ -233,5 +235,5 @@ def _host(rows: Sequence[Row]) -> Iterator[Finding]:
         evidence,
         "Look for lists that grow: losses kept with their graph (use .item() or .detach()), caches without a "
         "limit, copies in each worker of a DataLoader. tracemalloc names the lines of Python.",
-        "high" if min(row["samples"] for row in grown) >= _SURE_SAMPLES else "medium",
+        "high" if min(row["samples"] for row in grown) >= _MIN_SURE_SAMPLES else "medium",
     )

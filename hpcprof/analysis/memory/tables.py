@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import pandas as pd
 
-from hpcprof.analysis.framework.outcome import Outcome, columns_of, no_rows
+from hpcprof.analysis.framework.outcome import Outcome, no_rows, outcome_of_rows
 from hpcprof.analysis.framework.run_data import RunData
 from hpcprof.analysis.memory.contents import (
     FRAGMENTATION,
@@ -25,7 +25,7 @@ from hpcprof.analysis.memory.contents import (
     line_of,
 )
 from hpcprof.analysis.memory.declarations import NO_HOST_SAMPLES, NO_LINES, NO_SNAPSHOTS
-from hpcprof.analysis.memory.findings import LEAST_GROWTH_BYTES, LEAST_GROWTH_SAMPLES
+from hpcprof.analysis.memory.findings import MIN_GROWTH_BYTES, MIN_GROWTH_SAMPLES
 from hpcprof.analysis.statistics.student import student_quantile
 from hpcprof.analysis.telemetry.tables import RunTelemetry, StepMark
 from hpcprof.common.units import counted
@@ -33,17 +33,20 @@ from hpcprof.profiles.readers.memory_snapshot import DeviceMemory, MemorySnapsho
 from hpcprof.profiles.readers.telemetry import NodeTelemetry, Series
 from hpcprof.profiles.timeline import Floats, Ints
 
-_MOST_BLOCKS, _SAMPLES = 12, 2
-_PROBABILITY = 0.995
-"""One minus the chance that the lower end of the interval is above the growth."""
+_MAX_BLOCKS, _MIN_BLOCK_SAMPLES = 12, 2
+"""Maximum number of blocks of samples, and minimum samples in each, whose medians give the growth."""
 
-_STEADY = 0.5
+_GROWTH_QUANTILE = 0.995
+"""The quantile of the ends of the interval of a growth: 99 % lie between both."""
+
+_MIN_LATER_RATIO = 0.5
 """Minimum growth of the second half of the time for a growth that goes on, as a share of the first half's."""
 
-_MOST_GIVEN_BACK = 0.5
-"""The share of the growth that may have been given back at once: else it is the tooth of a saw."""
+_MAX_FALL_SHARE = 0.5
+"""Maximum fall of a level that grows, as a share of its growth: more is the tooth of a saw."""
 
-_SETTLING_SHARE = 0.99
+_SETTLING_QUANTILE = 0.99
+"""The quantile of the slope of a growth that becomes smaller: by chance, one in a hundred seems to settle."""
 
 
 class Growth(NamedTuple):
@@ -58,19 +61,19 @@ class Growth(NamedTuple):
 def growth(times: Floats, values: Floats) -> Growth | None:
     """Return the growth of a level over time, or over the steps until then; None with too few samples.
 
-    The first third is left out: programs fill caches and import modules. The rest is divided into equal
-    times, and the differences of their medians are taken for independent, as they are in a random walk; noise
-    around a steady level makes the interval wider. A level that settles, or falls at times, does
-    not grow.
+    1. Leave out the first third: programs fill caches and import modules.
+    2. Divide the rest into equal times. The differences of their medians are taken for independent, as they
+       are in a random walk; noise around a steady level makes the interval wider.
+    3. A level that settles, or falls at times, does not grow.
     """
     if len(times) < 2:
         return None
-    given_back = _given_back(values)
+    fall = _largest_fall(values)
     late = times >= times[0] + (times[-1] - times[0]) / 3
     times, values = times[late], values[late]
-    blocks = min(_MOST_BLOCKS, len(times) // _SAMPLES)
+    blocks = min(_MAX_BLOCKS, len(times) // _MIN_BLOCK_SAMPLES)
     span = float(times[-1] - times[0]) if len(times) else 0.0
-    if len(times) < LEAST_GROWTH_SAMPLES or span <= 0:
+    if len(times) < MIN_GROWTH_SAMPLES or span <= 0:
         return None
     at = np.minimum(((times - times[0]) / span * blocks).astype(np.int64), blocks - 1)
     if len(np.unique(at)) < blocks:
@@ -81,17 +84,17 @@ def growth(times: Floats, values: Floats) -> Growth | None:
     )
     steps = np.diff(levels) / np.diff(middles)
     error = float(np.std(steps, ddof=1)) / len(steps) ** 0.5
-    wide = float(student_quantile(len(steps) - 1, _PROBABILITY)) * error
+    wide = float(student_quantile(len(steps) - 1, _GROWTH_QUANTILE)) * error
     mean = float(steps.mean())
     half = len(steps) // 2
     first, second = float(steps[:half].mean()), float(steps[-half:].mean())
-    goes_on = second >= _STEADY * first and not _settles(steps)
+    goes_on = second >= _MIN_LATER_RATIO * first and not _settles(steps)
     grown = float(levels[-1] - levels[0])
-    grows = mean - wide > 0 and goes_on and grown >= max(LEAST_GROWTH_BYTES, given_back / _MOST_GIVEN_BACK)
+    grows = mean - wide > 0 and goes_on and grown >= max(MIN_GROWTH_BYTES, fall / _MAX_FALL_SHARE)
     return Growth(mean, mean - wide, mean + wide, bool(grows))
 
 
-def _given_back(values: Floats) -> float:
+def _largest_fall(values: Floats) -> float:
     """Return the largest fall of a level below an earlier value; single samples do not count."""
     if len(values) < 3:
         return 0.0
@@ -105,7 +108,7 @@ def _settles(rates: Floats) -> bool:
     slope = float(places @ rates / (places @ places))
     residuals = rates - rates.mean() - slope * places
     error = float(np.sqrt(residuals @ residuals / (len(rates) - 2) / (places @ places)))
-    return slope < -float(student_quantile(len(rates) - 2, _SETTLING_SHARE)) * error
+    return slope < -float(student_quantile(len(rates) - 2, _SETTLING_QUANTILE)) * error
 
 
 def host_rows(run: RunTelemetry) -> Iterator[dict[str, Any]]:
@@ -205,7 +208,10 @@ def _row(
 OUT_OF_MEMORY, ASKED = "out_of_memory", "asked"
 """The events of the snapshots of a rank that ran out of memory, and of the others then."""
 
-_MOST_MOMENTS, _MOST_PLACES, _MOST_LINES = 400, 2000, 60
+_MAX_MOMENTS, _MAX_PURPOSES, _MAX_LINES = 400, 2000, 60
+"""Maximum rows of a snapshot over time, purposes of its memory with rows of their own, and lines of a
+rank."""
+
 REST = "(rest)"
 """The line of what has too little memory for a row of its own."""
 
@@ -237,8 +243,8 @@ class RunMemory(msgspec.Struct, frozen=True, eq=False):
     telemetry: RunTelemetry | None = None
 
 
-class _Looked(msgspec.Struct, frozen=True, eq=False):
-    """A GPU in a snapshot that was looked at, without its blocks and events."""
+class _SnapshotView(msgspec.Struct, frozen=True, eq=False):
+    """The tables of a GPU in a snapshot, without its blocks and events."""
 
     key: dict[str, Any]
     held: dict[Purpose, Held]
@@ -258,32 +264,32 @@ class _Looked(msgspec.Struct, frozen=True, eq=False):
 
 def memory_tables(run: RunMemory) -> dict[str, Outcome]:
     """Compute the tables about the memory of a run, by their names."""
-    looked: list[_Looked] = []
+    views: list[_SnapshotView] = []
     damaged = 0
     for snapshot in run.snapshots:
         if snapshot.snapshot is None:
             damaged += 1
         else:
-            looked += _snapshot_views(snapshot.rank, snapshot.file, snapshot.snapshot)
+            views += _snapshot_views(snapshot.rank, snapshot.file, snapshot.snapshot)
     reason = f"{counted(damaged, 'snapshot')} could not be read" if damaged else ""
     lines = [row for rank, rank_lines in sorted(run.lines.items()) for row in _line_rows(rank, rank_lines)]
     host = [*host_rows(run.telemetry)] if run.telemetry is not None else []
     return {
-        "memory_use": _outcome(lines, NO_LINES),
-        "memory_snapshots": _outcome([view.key | view.summary for view in looked], NO_SNAPSHOTS, reason),
-        "memory": _outcome([*_place_rows(looked)], NO_SNAPSHOTS, reason),
-        "memory_over_step": _outcome([row for view in looked for row in view.series], NO_SNAPSHOTS, reason),
-        "host_memory": _outcome(host, NO_HOST_SAMPLES),
+        "memory_use": outcome_of_rows(lines, NO_LINES),
+        "memory_snapshots": outcome_of_rows(
+            [view.key | view.summary for view in views], NO_SNAPSHOTS, reason
+        ),
+        "memory": outcome_of_rows([*_purpose_rows(views)], NO_SNAPSHOTS, reason),
+        "memory_over_step": outcome_of_rows(
+            [row for view in views for row in view.series], NO_SNAPSHOTS, reason
+        ),
+        "host_memory": outcome_of_rows(host, NO_HOST_SAMPLES),
     }
-
-
-def _outcome(rows: list[dict[str, Any]], otherwise: str, reason: str = "") -> Outcome:
-    return Outcome(columns_of(rows), reason) if rows else no_rows(reason or otherwise)
 
 
 def _line_rows(rank: int, lines: Sequence[MemoryLine]) -> Iterator[dict[str, Any]]:
     lines = [line for line in lines if line.reserved]
-    for part in np.array_split(np.arange(len(lines)), min(_MOST_LINES, len(lines))) if lines else ():
+    for part in np.array_split(np.arange(len(lines)), min(_MAX_LINES, len(lines))) if lines else ():
         part_lines = [lines[at] for at in part.tolist()]
         yield {
             "rank": rank,
@@ -295,7 +301,7 @@ def _line_rows(rank: int, lines: Sequence[MemoryLine]) -> Iterator[dict[str, Any
         }
 
 
-def _snapshot_views(rank: int, file: str, snapshot: MemorySnapshot) -> Iterator[_Looked]:
+def _snapshot_views(rank: int, file: str, snapshot: MemorySnapshot) -> Iterator[_SnapshotView]:
     notes = snapshot.notes
     for memory in snapshot.devices:
         if not memory.reserved_bytes and not memory.blocks:
@@ -326,7 +332,7 @@ def _snapshot_views(rank: int, file: str, snapshot: MemorySnapshot) -> Iterator[
             "complete": int(not notes.lost and bool(memory.events)),
         }
         series = [key | row for row in _series_rows(contents, total)]
-        yield _Looked(key, in_use, summary, series)
+        yield _SnapshotView(key, in_use, summary, series)
 
 
 def _failed_line(snapshot: MemorySnapshot, memory: DeviceMemory) -> str | None:
@@ -339,7 +345,7 @@ def _series_rows(memory_in_use: MemoryInUse, total: Ints) -> Iterator[dict[str, 
     """Yield moments of a snapshot with the bytes of each kind: the largest of neighbouring moments."""
     times = memory_in_use.times_us
     span = max(1, int(times[-1] - times[0]))
-    group = (times - times[0]) * _MOST_MOMENTS // (span + 1)
+    group = (times - times[0]) * _MAX_MOMENTS // (span + 1)
     order = np.lexsort((-total, group))
     chosen = np.sort(order[np.unique(group[order], return_index=True)[1]])
     for at in chosen.tolist():
@@ -351,42 +357,42 @@ def _series_rows(memory_in_use: MemoryInUse, total: Ints) -> Iterator[dict[str, 
         }
 
 
-def _place_rows(looked: Sequence[_Looked]) -> Iterator[dict[str, Any]]:
+def _purpose_rows(views: Sequence[_SnapshotView]) -> Iterator[dict[str, Any]]:
     """Yield the rows of ``memory``: what each GPU of each snapshot held at its peak, the most first."""
-    by_moment: dict[tuple[str, int | None], list[_Looked]] = defaultdict(list)
-    for view in looked:
+    by_moment: dict[tuple[str, int | None], list[_SnapshotView]] = defaultdict(list)
+    for view in views:
         by_moment[view.moment].append(view)
-    for view in looked:
+    for view in views:
         rank = view.key["rank"]
         other_ranks = [other.held for other in by_moment[view.moment] if other.key["rank"] != rank]
         differs = differences(view.held, other_ranks)
-        total = sum(memory_in_use.bytes for memory_in_use in view.held.values()) or 1
-        places = sorted(
+        total = sum(held.bytes for held in view.held.values()) or 1
+        purposes = sorted(
             {*view.held, *differs},
-            key=lambda place: (-_memory_of_place(view, place).bytes, -abs(differs.get(place, 0)), place),
+            key=lambda purpose: (-_held_for(view, purpose).bytes, -abs(differs.get(purpose, 0)), purpose),
         )
-        largest, smaller = places[:_MOST_PLACES], places[_MOST_PLACES:]
-        small_places: dict[str, list[Purpose]] = defaultdict(list)
-        for place in smaller:
-            small_places[place.kind].append(place)
-        groups = [[place] for place in largest] + [*small_places.values()]
+        largest, smaller = purposes[:_MAX_PURPOSES], purposes[_MAX_PURPOSES:]
+        smaller_purposes: dict[str, list[Purpose]] = defaultdict(list)
+        for purpose in smaller:
+            smaller_purposes[purpose.kind].append(purpose)
+        groups = [[purpose] for purpose in largest] + [*smaller_purposes.values()]
         for group in groups:
-            memory_in_use = [_memory_of_place(view, place) for place in group]
-            size = sum(each.bytes for each in memory_in_use)
+            held_in_group = [_held_for(view, purpose) for purpose in group]
+            size = sum(held.bytes for held in held_in_group)
             kind, module, line = group[0] if len(group) == 1 else (group[0].kind, "", REST)
             yield view.key | {
                 "kind": kind,
                 "module": module,
                 "line": line,
                 "bytes": size,
-                "blocks": sum(each.blocks for each in memory_in_use),
+                "blocks": sum(held.blocks for held in held_in_group),
                 "share_pct": round(100 * size / total, 3),
-                "difference_bytes": sum(differs[place] for place in group) if other_ranks else None,
+                "difference_bytes": sum(differs[purpose] for purpose in group) if other_ranks else None,
             }
 
 
-def _memory_of_place(view: _Looked, place: Purpose) -> Held:
-    return view.held.get(place, Held(0, 0))
+def _held_for(view: _SnapshotView, purpose: Purpose) -> Held:
+    return view.held.get(purpose, Held(0, 0))
 
 
 _KEY = ["event", "kind", "module", "line"]
@@ -413,7 +419,7 @@ def memory_difference(runs: Sequence[RunData], against: Sequence[RunData]) -> Ou
 
 
 def _fullest(table: pd.DataFrame) -> "pd.Series[Any] | None":
-    """Return the bytes by place of the rank that holds most in each event; steps are one event."""
+    """Return the bytes by purpose of the rank that holds most in each event; steps are one event."""
     if not len(table):
         return None
     table = table.assign(**{name: table[name].fillna("") for name in _KEY})

@@ -91,6 +91,15 @@ def sums_by(shape: tuple[int, ...], keys: tuple[Ints, ...], values: Ints | Float
     return result
 
 
+def mean_and_extremes(group: Ints, values: Floats) -> dict[str, Floats]:
+    """Return the columns ``mean``, ``min`` and ``max`` of the values of each group, none of them empty."""
+    count = np.bincount(group)
+    lowest, highest = np.full(len(count), np.inf), np.full(len(count), -np.inf)
+    np.minimum.at(lowest, group, values)
+    np.maximum.at(highest, group, values)
+    return {"mean": np.bincount(group, values) / count, "min": lowest, "max": highest}
+
+
 def quotient(part: NDArray[Any], whole: NDArray[Any], otherwise: float = 0.0) -> Floats:
     """Return ``part / whole`` element by element, and ``otherwise`` where the whole is not positive."""
     shape = np.broadcast_shapes(part.shape, whole.shape)

@@ -1,14 +1,20 @@
-"""Tests whether what the nodes did moved with the steps of a run, or whether that may be chance.
+"""Tests whether the metrics of the nodes moved with the steps of a run, or whether that may be chance.
 
-**Long steps, and a level that changes.** Steps are joined to at most 400 consecutive units. Each metric has
-its mean, or its rate, in each unit. The statistic is the sum of its ranks in the units with long steps (or,
-for a level, weighted by the time of the steps). Its null distribution comes from 1,999 permutations of the
-units of the steps, which leave the samples as they are. Beside single long steps, samples
-count relative to those around them: what rises during a whole run proves nothing about some steps. Where both
-resemble their neighbours, blocks of units change places instead: twice as long as the series would have to
-be for independent values. The largest statistic of all metrics decides about each of them (Westfall and
-Young), so that looking at many metrics raises no false alarms. ``benchmarks/coincidences.py`` has their rate,
-and the power.
+**Long steps, and a level that changes.**
+
+1. Steps are joined to at most 400 consecutive units. Each metric has its mean, or its rate, in each unit.
+2. The statistic is the sum of its ranks in the units with long steps (or, for a level, weighted by the time
+   of the steps).
+3. Its null distribution comes from 1,999 permutations of the units of the steps, which leave the samples as
+   they are.
+4. Beside single long steps, samples count relative to those around them: what rises during a whole run proves
+   nothing about some steps.
+5. Where both resemble their neighbours, blocks of units change places instead: twice as long as the series
+   would have to be for independent values.
+6. The largest statistic of all metrics decides about each of them (Westfall and Young), so that looking at
+   many metrics raises no false alarms.
+
+``benchmarks/coincidences.py`` has their rate, and the power.
 
 **Ranks.** A rank is reported only if its value differs from the other ranks' values by more than it varies
 over time (normal mean, for correlated units, times the number of looks), by 5 %, or, from four ranks on, by 3
@@ -35,27 +41,46 @@ from hpcprof.profiles.timeline import Floats, Ints, Mask
 LEVEL = 0.005
 """The probability of a claim where nothing is connected: half of the false alarms that are allowed."""
 
-MOST_UNITS, FEWEST_UNITS = 400, 16
+MAX_UNITS, MIN_UNITS = 400, 16
+"""Maximum number of units that steps are joined to, and minimum number for a test."""
+
 _PERMUTATIONS = 1999
-_FEWEST_BLOCKS, _FEWEST_OF_LEVELS = 8, 16
-_MATERIAL, _MATERIAL_OF_FEW = 0.03, 0.05
-_MOST_ROWS, _MOST_SERIES = 100, 4000
-_FEWEST_OTHERS, _APART_LIMITS = 3, 5.0
+_MIN_BLOCKS, _MIN_LEVEL_BLOCKS = 8, 16
+"""Minimum number of blocks that change places, for long steps and for a level."""
+
+_MIN_DIFFERENCE, _MIN_DIFFERENCE_OF_FEW = 0.03, 0.05
+"""Minimum relative difference of a row: from usual steps or several other ranks, and from few other ranks."""
+
+_MAX_ROWS, _MAX_SERIES = 100, 4000
+"""Maximum number of rows, and of series that are tested."""
+
+_MIN_OTHERS, _MIN_DEVIATIONS = 3, 5.0
+"""Minimum number of several other ranks, and minimum distance from them in their standard deviations."""
+
 _MIN_REACH = 4
-_OF_GAP, _MAX_BETWEEN_SHARE, _MIN_BETWEEN_S = 0.35, 0.3, 0.1
-"""Time between long steps: maximum share that counts, position of its middle, minimum in seconds."""
+"""Minimum number of values on each side of one that it is compared with."""
+
+_MAX_GAP_SHARE, _GAP_CENTRE, _MIN_WINDOW_S = 0.35, 0.3, 0.1
+"""The windows before and after a long step: maximum length and place of the centre, as shares of the time to
+the next long step, and minimum length in seconds."""
+
 _MAX_UNIT_RATIO = 2.0
-"""Units are about as long as long steps up to this many times these."""
-_MOSTLY = 0.9
+"""Maximum ratio of a unit to a long step of about the same length."""
+
+_MIN_EXTENT_SHARE = 0.9
+"""Minimum extent of samples that steps have to lie in, as a share of the longest: others are brief."""
+
 _MIN_WAITING_SHARE = 0.05
 """Minimum share of the steps in which a rank waits for a core that other processes use."""
 
-_POLLS = 0.9
+_MIN_POLLING_CORES = 0.9
 """Minimum CPU time, in cores, of a rank that may poll for other ranks instead of computing."""
 
-_FEWEST_BLOCKED = 5
-_CPU_OF_FAULT_S = 2e-4
-"""The most CPU time in the kernel to read a page again, and to make room for it."""
+_MIN_BLOCKED_SAMPLES = 5
+"""Minimum number of samples in which a rank that waits is blocked."""
+
+_MAX_FAULT_CPU_S = 2e-4
+"""Maximum CPU time in the kernel for reading a page again, with making room for it, in seconds."""
 
 _STATES = ("blocked_pct", "paging_pct")
 """States that a sample has of its instant only: it says nothing of the steps between two samples."""
@@ -98,7 +123,7 @@ class RunSteps(NamedTuple):
     """The usual and the longest of their times, in ns; shape (n,)."""
 
 
-class _Tested(NamedTuple):
+class _TestedMetric(NamedTuple):
     """A metric of a device in each unit; ``sign`` is -1 where less of it makes steps longer."""
 
     rank: int | None
@@ -126,9 +151,9 @@ def coincidences(nodes: Sequence[NodeTelemetry], steps: RunSteps | None) -> Iter
         return
     covered = _sampled_steps(steps, nodes)
     steps = _join_neighbours(covered)
-    if len(steps.steps) < FEWEST_UNITS:
+    if len(steps.steps) < MIN_UNITS:
         return
-    tested = list(_tests_of_metrics(nodes, steps.edges))[:_MOST_SERIES]
+    tested = list(_tested_metrics(nodes, steps.edges))[:_MAX_SERIES]
     subjects, long = list(_subjects(steps)), _times_of_long_steps(covered)
     rows: list[dict[str, Any]] = []
     for subject in subjects:
@@ -136,10 +161,9 @@ def coincidences(nodes: Sequence[NodeTelemetry], steps: RunSteps | None) -> Iter
             rows += _beside_usual_steps(nodes, covered, long, len(subjects))
         elif subject.name == "spikes":
             units, spiked = steps, subject
-            if (
-                subject.weights.mean() > MOST_SPIKES
-            ):  # Joined units hide the usual steps; the last ones show them.
-                units = RunSteps(covered.edges[-MOST_UNITS - 1 :], *(c[-MOST_UNITS:] for c in covered[1:]))
+            if subject.weights.mean() > MOST_SPIKES:
+                # Joined units hide the usual steps; the last ones show them.
+                units = RunSteps(covered.edges[-MAX_UNITS - 1 :], *(c[-MAX_UNITS:] for c in covered[1:]))
                 spiked = next((each for each in _subjects(units) if each.name == "spikes"), subject)
             if not spiked.weights.all():
                 rows += _worse_metrics(spiked, _in_windows(nodes, units, spiked.weights > 0), len(subjects))
@@ -151,7 +175,7 @@ def coincidences(nodes: Sequence[NodeTelemetry], steps: RunSteps | None) -> Iter
         *_ranks_short_of_cores(nodes, tested, steps),
     ]
     yield from sorted(rows, key=lambda row: (row["p_value"] or 0.0, row["subject"], row["device"]))[
-        :_MOST_ROWS
+        :_MAX_ROWS
     ]
 
 
@@ -160,7 +184,7 @@ def _sampled_steps(steps: RunSteps, nodes: Sequence[NodeTelemetry]) -> RunSteps:
     sampled = [series.times for node in nodes for series in node.series.values()]
     extents = np.array([(times[0], times[-1]) for times in sampled])
     length = extents[:, 1] - extents[:, 0]
-    long = extents[length >= _MOSTLY * length.max()]
+    long = extents[length >= _MIN_EXTENT_SHARE * length.max()]
     begin, end = float(long[:, 0].max()), float(long[:, 1].min())
     inside = np.flatnonzero((steps.edges[:-1] >= begin) & (steps.edges[1:] <= end))
     if not len(inside):
@@ -172,7 +196,7 @@ def _sampled_steps(steps: RunSteps, nodes: Sequence[NodeTelemetry]) -> RunSteps:
 
 def _join_neighbours(steps: RunSteps) -> RunSteps:
     """Join neighbours until there are few enough; one's time is then the mean of theirs."""
-    count = -(-len(steps.steps) // MOST_UNITS)
+    count = -(-len(steps.steps) // MAX_UNITS)
     if count < 2:
         return steps
     begin = np.arange(0, len(steps.steps), count)
@@ -187,13 +211,13 @@ def _join_neighbours(steps: RunSteps) -> RunSteps:
     )
 
 
-def _in_windows(nodes: Sequence[NodeTelemetry], steps: RunSteps, long: Mask) -> list[_Tested]:
+def _in_windows(nodes: Sequence[NodeTelemetry], steps: RunSteps, long: Mask) -> list[_TestedMetric]:
     """Return the metrics in equal windows in the middle of each unit: longer ones hold more of a burst."""
     length = np.diff(steps.edges)
     width = np.minimum(length, min(np.median(length[long]), np.median(length[~long])))
     middle = (steps.edges[:-1] + steps.edges[1:]) / 2
     edges = np.column_stack((middle - width / 2, middle + width / 2)).ravel()
-    tested = list(_tests_of_metrics(nodes, edges))[:_MOST_SERIES]
+    tested = list(_tested_metrics(nodes, edges))[:_MAX_SERIES]
     return [series._replace(values=series.values[::2]) for series in tested]
 
 
@@ -208,12 +232,12 @@ def _subjects(steps: RunSteps) -> Iterator[_Subject]:
         yield _Subject("spikes", np.minimum(long, 1.0), all_steps, first, last)
     calm = np.flatnonzero(long == 0)
     calm_steps = StepSeries(calm, steps.wall[calm], calm)
-    if len(calm) >= FEWEST_UNITS and drift(calm_steps) is not None:
+    if len(calm) >= MIN_UNITS and drift(calm_steps) is not None:
         yield _Subject("drift", calm_steps.wall.astype(float), calm, first, last)
 
 
 def _times_of_long_steps(steps: RunSteps) -> tuple[Floats, Floats] | None:
-    """Return when the long steps begin and end; None if each is a unit about as long as the others.
+    """Return the starts and ends of the long steps; None if each is a unit about as long as the others.
 
     A line is written when a step has ended, so that a long step is mostly the last one of its line.
     """
@@ -240,34 +264,27 @@ def _beside_usual_steps(
     """
     begin, end = long
     before, after = begin - np.append(steps.edges[0], end[:-1]), np.append(begin[1:], steps.edges[-1]) - end
-    width = np.minimum.reduce((end - begin, _OF_GAP * before, _OF_GAP * after))
-    is_long_enough = width >= _MIN_BETWEEN_S
-    if np.count_nonzero(is_long_enough) < _FEWEST_BLOCKS:
+    width = np.minimum.reduce((end - begin, _MAX_GAP_SHARE * before, _MAX_GAP_SHARE * after))
+    is_long_enough = width >= _MIN_WINDOW_S
+    if np.count_nonzero(is_long_enough) < _MIN_BLOCKS:
         return
     # Next to a long step, a sample may be of both.
-    middles = (begin - _MAX_BETWEEN_SHARE * before, (begin + end) / 2, end + _MAX_BETWEEN_SHARE * after)
+    middles = (begin - _GAP_CENTRE * before, (begin + end) / 2, end + _GAP_CENTRE * after)
     width = width[is_long_enough]
     edges = [middle[is_long_enough] + side * width / 2 for middle in middles for side in (-1, 1)]
     varied, values = [], []
-    for test in list(_tests_of_metrics(nodes, np.column_stack(edges).ravel()))[:_MOST_SERIES]:
+    for test in list(_tested_metrics(nodes, np.column_stack(edges).ravel()))[:_MAX_SERIES]:
         thirds = np.append(test.values, np.nan).reshape(-1, 6)[:, [0, 2, 4]]
         if not _is_known(thirds, test.metric) or not np.isfinite(thirds[:, 1]).any():
             continue
         if np.nanstd(thirds) > 0 and np.isfinite(thirds[:, [0, 2]]).any():
             varied.append(test)
             values.append(test.sign * thirds)
-    draw, tables = np.random.default_rng(0), []
-    for thirds in values:
-        finite = np.isfinite(thirds)
-        ranks = np.zeros_like(thirds)
-        ranks[finite] = _ranks(thirds[finite])
-        # The times without a sample count for nothing.
-        mean = ranks.sum(axis=1, keepdims=True) / np.maximum(1, finite.sum(axis=1, keepdims=True))
-        tables.append(np.where(finite, ranks - mean, 0.0))
+    draw, tables = np.random.default_rng(0), [_ranks_around_mean(thirds) for thirds in values]
     lengths = [_block(_ranks(thirds[:, 1]), _ranks(thirds[:, 1]), False) for thirds in tables]
     for length in sorted(set(lengths)):
         places = [place for place, count in enumerate(lengths) if count == length]
-        if len(width) < _FEWEST_BLOCKS * length:
+        if len(width) < _MIN_BLOCKS * length:
             continue
         drawn = draw.integers(0, 3, (_PERMUTATIONS, -(-len(width) // length))).repeat(length, axis=1)
         chosen = np.vstack((np.ones(len(width), np.int64), drawn[:, : len(width)]))
@@ -280,8 +297,20 @@ def _beside_usual_steps(
                 yield _row(test, "spikes", (int(steps.last[0]), int(steps.last[-1])), usual, then, p_value)
 
 
+def _ranks_around_mean(thirds: Floats) -> Floats:
+    """Return the ranks of the values less the mean of their row; 0 for the times without a sample."""
+    finite = np.isfinite(thirds)
+    ranks = np.zeros_like(thirds)
+    ranks[finite] = _ranks(thirds[finite])
+    mean = ranks.sum(axis=1, keepdims=True) / np.maximum(1, finite.sum(axis=1, keepdims=True))
+    return np.where(finite, ranks - mean, 0.0)
+
+
 def _tail_frequency(sums: Floats) -> Floats:
-    """Return how often the highest drawn sum reaches each sum of the first row, by its spread."""
+    """Return the frequency with which the highest drawn sum of all columns reaches each sum of the first row.
+
+    Sums are compared in standard deviations of their columns.
+    """
     spread = sums.std(axis=0)
     scores = (sums - sums.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
     highest = np.sort(scores[1:].max(axis=1))
@@ -302,7 +331,7 @@ def single_steps(steps: RunSteps) -> StepSeries:
     return StepSeries(number, wall, np.zeros(len(wall), np.int64))
 
 
-def _tests_of_metrics(nodes: Sequence[NodeTelemetry], edges: Floats) -> Iterator[_Tested]:
+def _tested_metrics(nodes: Sequence[NodeTelemetry], edges: Floats) -> Iterator[_TestedMetric]:
     """Yield the metrics that may be a reason for longer steps, as far as they vary."""
     for node in nodes:
         for (device, metric), series in node.series.items():
@@ -311,15 +340,19 @@ def _tests_of_metrics(nodes: Sequence[NodeTelemetry], edges: Floats) -> Iterator
             if kind == "bits":
                 for bit, reason in REASONS.items():
                     shares = Series(series.times, 100.0 * ((series.values.astype(np.int64) & bit) != 0))
-                    yield _Tested(rank, node.node, device, reason, "%", 1.0, mean_in(shares, kind, edges))
+                    yield _TestedMetric(
+                        rank, node.node, device, reason, "%", 1.0, mean_in(shares, kind, edges)
+                    )
             elif metric in _SIGNS:
                 unit = f"{unit}/s" if kind == "counter" else unit
                 values = mean_of_samples(series, edges) if metric in _STATES else mean_in(series, kind, edges)
-                yield _Tested(rank, node.node, device, metric, unit, _SIGNS[metric], values)
+                yield _TestedMetric(rank, node.node, device, metric, unit, _SIGNS[metric], values)
         for rank in node.ranks:
             foreign_cores = _foreign_cores(node, [rank], edges)
             if foreign_cores is not None:
-                yield _Tested(rank, node.node, f"rank{rank}", "others_on_cores", "cores", 1.0, foreign_cores)
+                yield _TestedMetric(
+                    rank, node.node, f"rank{rank}", "others_on_cores", "cores", 1.0, foreign_cores
+                )
 
 
 def _foreign_cores(node: NodeTelemetry, ranks: Collection[int], edges: Floats) -> Floats | None:
@@ -385,7 +418,9 @@ def _is_known(values: Floats, metric: str) -> bool:
     return bool(finite.all() or (metric in _STATES and finite.mean() >= _MIN_SAMPLED_SHARE))
 
 
-def _worse_metrics(subject: _Subject, tested: Sequence[_Tested], subjects: int) -> Iterator[dict[str, Any]]:
+def _worse_metrics(
+    subject: _Subject, tested: Sequence[_TestedMetric], subjects: int
+) -> Iterator[dict[str, Any]]:
     """Yield the metrics that are worse in the steps of a subject, with the probability of that by chance."""
     weights = subject.weights
     varied = [
@@ -410,12 +445,17 @@ def _worse_metrics(subject: _Subject, tested: Sequence[_Tested], subjects: int) 
             yield _row(test, subject.name, (subject.first, subject.last), usual, then, p_value)
 
 
-def _differs(mean: float, other: float, least: float = _MATERIAL) -> bool:
+def _differs(mean: float, other: float, least: float = _MIN_DIFFERENCE) -> bool:
     return abs(mean - other) >= least * max(abs(mean), abs(other))
 
 
 def _row(
-    test: _Tested, subject: str, steps: tuple[int, int], usual: float, then: float, p_value: float | None
+    test: _TestedMetric,
+    subject: str,
+    steps: tuple[int, int],
+    usual: float,
+    then: float,
+    p_value: float | None,
 ) -> dict[str, Any]:
     """Return a row; ``p_value`` is None where waiting is counted itself and not tested."""
     return {
@@ -435,7 +475,7 @@ def _row(
 
 
 def chance(weights: Floats, values: Floats, local: bool) -> Floats:
-    """Return the probability that a metric is as high where weights are by chance, for all metrics together.
+    """Return the probability that each metric is by chance as high where the weights are, for all together.
 
     With ``local`` values count relative to those around them, so that only near ones are alike. Weights have
     the shape (n,), values (m, n), and the result (m,).
@@ -447,7 +487,7 @@ def chance(weights: Floats, values: Floats, local: bool) -> Floats:
     draw = np.random.default_rng(0)
     for length in kinds.tolist():
         same_length = np.flatnonzero(lengths == length)
-        if len(weights) >= (_FEWEST_BLOCKS if local else _FEWEST_OF_LEVELS) * length:
+        if len(weights) >= (_MIN_BLOCKS if local else _MIN_LEVEL_BLOCKS) * length:
             p_values[same_length] = np.minimum(
                 1.0, len(kinds) * _permutation_p_values(weights, ranks[same_length], length, draw)
             )
@@ -467,7 +507,7 @@ def _permutation_p_values(weights: Floats, ranks: Floats, length: int, draw: np.
 
 
 def _beside_neighbours(values: Floats) -> Floats:
-    """Return how far each value of some series is from the median of those around it."""
+    """Return the difference of each value of some series from the median of those around it."""
     reach = max(_MIN_REACH, values.shape[1] // 16)
     padded = np.pad(values, ((0, 0), (reach, reach)), mode="reflect")
     return values - np.median(sliding_window_view(padded, 2 * reach + 1, axis=1), axis=2)
@@ -498,7 +538,7 @@ def _block(series: Floats, other: Floats, local: bool) -> int:
 
 
 def _correlations(values: Floats, lags: int) -> Floats:
-    """Return how alike the values of a series with mean 0 are to those after 1, 2, … ``lags`` places."""
+    """Return the correlations of a series with mean 0 with itself after 1, 2, … ``lags`` places."""
     total = float(values @ values)
     if not total:
         return np.zeros(lags)
@@ -506,8 +546,8 @@ def _correlations(values: Floats, lags: int) -> Floats:
     return np.array([float(values[:-k] @ values[k:]) / total for k in range(1, lags + 1)]) + 1 / len(values)
 
 
-def _ranks_apart(tested: Sequence[_Tested], steps: RunSteps) -> Iterator[dict[str, Any]]:
-    by_metric: dict[str, dict[int, _Tested]] = {}
+def _ranks_apart(tested: Sequence[_TestedMetric], steps: RunSteps) -> Iterator[dict[str, Any]]:
+    by_metric: dict[str, dict[int, _TestedMetric]] = {}
     for test in tested:
         if test.rank is not None and _is_known(test.values, test.metric):
             by_metric.setdefault(test.metric, {})[test.rank] = test
@@ -516,14 +556,14 @@ def _ranks_apart(tested: Sequence[_Tested], steps: RunSteps) -> Iterator[dict[st
         if len(ranks) < 2:
             continue
         finite = np.isfinite([test.values for test in ranks.values()]).all(axis=0)
-        if np.count_nonzero(finite) < FEWEST_UNITS:
+        if np.count_nonzero(finite) < MIN_UNITS:
             continue
         values_by_rank = {rank: test.values[finite] for rank, test in ranks.items()}
         for rank, test in ranks.items():
             other_values = np.array([values for other, values in values_by_rank.items() if other != rank])
             usual, then = float(np.median(other_values.mean(axis=1))), float(values_by_rank[rank].mean())
-            several = len(other_values) >= _FEWEST_OTHERS
-            least = _MATERIAL if several else _MATERIAL_OF_FEW
+            several = len(other_values) >= _MIN_OTHERS
+            least = _MIN_DIFFERENCE if several else _MIN_DIFFERENCE_OF_FEW
             if test.sign * (then - usual) <= 0 or not _differs(then, usual, least):
                 continue
             if several and not _is_apart(then, other_values.mean(axis=1)):
@@ -544,27 +584,27 @@ def _waiting_ranks(nodes: Sequence[NodeTelemetry], steps: RunSteps) -> Iterator[
     """
     extent, span = steps.edges[[0, -1]], (int(steps.last[0]), int(steps.last[-1]))
     for node in nodes:
-        again = _rate(node.series.get(("node", "refaults")), extent)
+        refault_rate = _rate(node.series.get(("node", "refaults")), extent)
         system = {rank: _rate(node.series.get((f"rank{rank}", "system_s")), extent) for rank in node.ranks}
         for rank in node.ranks:
             metrics = node.metrics_of(f"rank{rank}")
             blocked = _samples_between(metrics.get("blocked_pct"), extent)
-            enough = np.count_nonzero(blocked.values) >= _FEWEST_BLOCKED
+            enough = np.count_nonzero(blocked.values) >= _MIN_BLOCKED_SAMPLES
             waits = float(blocked.values.sum()) / len(blocked.times) if enough else 0.0
-            stalled = 100 * _rate(metrics.get("memory_stall_s"), extent)
-            faults = _rate(metrics.get("major_faults"), extent)
-            looked = _samples_between(metrics.get("paging_pct"), extent)
-            paged = looked.values[np.isin(looked.times, blocked.times[blocked.values > 0])]
-            refaulted = min(1.0, again / faults) if faults else 0.0
+            stalled_pct = 100 * _rate(metrics.get("memory_stall_s"), extent)
+            fault_rate = _rate(metrics.get("major_faults"), extent)
+            paging_samples = _samples_between(metrics.get("paging_pct"), extent)
+            paged = paging_samples.values[np.isin(paging_samples.times, blocked.times[blocked.values > 0])]
+            refaulted = min(1.0, refault_rate / fault_rate) if fault_rate else 0.0
             paging = waits * float(paged.mean()) / 100 * refaulted if len(paged) else 0.0
-            kernel = 100 * min(system[rank] - min(system.values()), _CPU_OF_FAULT_S * faults) * refaulted
-            memory = max(paging, stalled)
+            kernel = 100 * min(system[rank] - min(system.values()), _MAX_FAULT_CPU_S * fault_rate) * refaulted
+            memory = max(paging, stalled_pct)
             for subject, metric, then in (
                 ("memory", "memory_stall_s", memory + kernel if paging else memory),
-                ("io", "blocked_pct", waits - (paging if len(paged) else stalled)),
+                ("io", "blocked_pct", waits - (paging if len(paged) else stalled_pct)),
             ):
-                if then >= 100 * _MATERIAL:
-                    test = _Tested(rank, node.node, f"rank{rank}", metric, "%", 1.0, extent)
+                if then >= 100 * _MIN_DIFFERENCE:
+                    test = _TestedMetric(rank, node.node, f"rank{rank}", metric, "%", 1.0, extent)
                     yield _row(test, subject, span, 0.0, min(100.0, then), None)
 
 
@@ -582,7 +622,7 @@ def _rate(series: Series | None, extent: Floats) -> float:
 
 
 def _ranks_short_of_cores(
-    nodes: Sequence[NodeTelemetry], tested: Sequence[_Tested], steps: RunSteps
+    nodes: Sequence[NodeTelemetry], tested: Sequence[_TestedMetric], steps: RunSteps
 ) -> Iterator[dict[str, Any]]:
     """Yield the ranks that wait for a core for a share of the steps, while others use their cores.
 
@@ -616,7 +656,9 @@ def _ranks_short_of_cores(
         lowest = min(by_itself, default=0.0) if test.rank in alone else 0.0
         waited = np.maximum(0.0, test.values - lowest)
         share = float(np.minimum(waited, foreign_cores).mean())
-        work = max((cpu for rank, cpu in used.items() if rank != test.rank and cpu < _POLLS), default=0.0)
+        work = max(
+            (cpu for rank, cpu in used.items() if rank != test.rank and cpu < _MIN_POLLING_CORES), default=0.0
+        )
         share = min(share, 1.0 - work)
         if share >= _MIN_WAITING_SHARE:
             steps_of = (int(steps.last[0]), int(steps.last[-1]))
@@ -626,7 +668,7 @@ def _ranks_short_of_cores(
 def _is_apart(value: float, other_values: Floats) -> bool:
     """Return whether a value is farther from the others than these are from each other."""
     middle = float(np.median(other_values))
-    return abs(value - middle) > _APART_LIMITS * MAD_TO_DEVIATION * float(
+    return abs(value - middle) > _MIN_DEVIATIONS * MAD_TO_DEVIATION * float(
         np.median(np.abs(other_values - middle))
     )
 
@@ -642,11 +684,11 @@ def _beyond_noise(differences: Floats) -> float:
 def captured_steps(times: Mapping[int, tuple[float, Ints, Ints]]) -> RunSteps | None:
     """Return the steps that the profiles of all ranks have, each with the time of the slowest rank.
 
-    ``times`` is, by rank, when its first step began in seconds since 1970, and the numbers and the times, in
-    ns, of its steps, which follow each other. The result is None if they have fewer than two steps in common.
+    ``times`` has, by rank, the start of its first step in seconds since 1970, and the numbers and times in
+    ns of its steps, which follow each other. The result is None if they have fewer than two steps in common.
     """
     parts = [
-        (begin + np.cumsum(wall[: _in_a_row(number)]) / 1e9, number[: _in_a_row(number)], wall)
+        (begin + np.cumsum(wall[: _consecutive(number)]) / 1e9, number[: _consecutive(number)], wall)
         for begin, number, wall in times.values()
     ]
     common = parts[0][1] if parts else np.empty(0, np.int64)
@@ -661,8 +703,8 @@ def captured_steps(times: Mapping[int, tuple[float, Ints, Ints]]) -> RunSteps | 
     return RunSteps(edges, common, np.ones(len(common), np.int64), wall, wall)
 
 
-def _in_a_row(number: Ints) -> int:
-    """Return how many numbers follow each other from the first one on."""
+def _consecutive(number: Ints) -> int:
+    """Return the length of the first run of consecutive numbers."""
     gaps = np.flatnonzero(np.diff(number) != 1)
     return int(gaps[0]) + 1 if len(gaps) else len(number)
 
@@ -682,7 +724,7 @@ def noted_steps(lines: Sequence[Any]) -> RunSteps | None:
 
 
 def _units(begin: float, line: Any) -> Iterator[tuple[float, int, int, int, int]]:
-    """Yield when each unit of a line ends, and the other figures of `RunSteps`, the last unit first.
+    """Yield the end of each unit of a line, and the other figures of `RunSteps`, the last unit first.
 
     The median of two steps is the longer one: the mean of all but the long steps is more precise.
     """

@@ -1,27 +1,32 @@
 """The tables about the logs of Darshan of a run: its files, by rank, and by step where DXT traced them."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
-from hpcprof.analysis.framework.outcome import Outcome, columns_of, no_rows
+from hpcprof.analysis.framework.outcome import Outcome, outcome_of_rows
 from hpcprof.analysis.telemetry.declarations import NO_LOGS
 from hpcprof.analysis.telemetry.tables import StepMark, blocks_of
 from hpcprof.common.units import counted, format_bytes, format_duration
 from hpcprof.profiles.readers.darshan.logs import DarshanLog, FileRecord
 from hpcprof.profiles.timeline import Floats
 
-_MOST_FILES, _MOST_BLOCKS = 500, 60
+_MAX_FILES, _MAX_BLOCKS = 500, 60
+"""Maximum number of files with a row of their own, and of blocks of steps."""
+
 SUMS = (
     *("opens", "reads", "writes", "read_bytes", "written_bytes", "read_s", "write_s", "meta_s"),
     *("unaligned", "independent"),
 )
 """The columns of `darshan_files` that are sums over ranks."""
-_LARGE, _TIMES_SLOWER, _MAX_SLOW_SHARE = 1 << 20, 5, 0.25
-"""Bytes of a file whose speed tells something, and the most files that are slow, as a share."""
+
+_MIN_FILE_BYTES, _MIN_SLOW_RATIO, _MAX_SLOW_SHARE = 1 << 20, 5, 0.25
+"""Minimum size of a file whose speed counts, minimum ratio of the median speed to that of a slow file, and
+maximum share of slow files: more are the usual ones."""
+
 _SHARED_RANK = -1
 _NO_TRACE = "no log traces single reads and writes (DXT_ENABLE_IO_TRACE=1 in the job has Darshan trace them)"
 
@@ -53,23 +58,18 @@ def darshan_tables(run: RunLogs) -> dict[str, Outcome]:
         f"what DXT traced ({counted(count, 'operation')}) is in --analysis darshan_steps" if count else ""
     )
     return {
-        "darshan_files": _outcome(
-            _file_rows(run.logs),
+        "darshan_files": outcome_of_rows(
+            [*_file_rows(run.logs)],
             NO_LOGS,
             "; ".join(filter(None, (*_totals(run.logs), *_slow_files(run.logs), reason, traced))),
         ),
-        "darshan_ranks": _outcome(_rank_rows(run.logs), NO_LOGS, reason),
-        "darshan_steps": _outcome(
-            _step_rows(run),
+        "darshan_ranks": outcome_of_rows([*_rank_rows(run.logs)], NO_LOGS, reason),
+        "darshan_steps": outcome_of_rows(
+            [*_step_rows(run)],
             _NO_TRACE if run.logs and not count else NO_LOGS,
             "; ".join(filter(None, (reason, late))),
         ),
     }
-
-
-def _outcome(rows: Iterable[dict[str, Any]], otherwise: str, reason: str) -> Outcome:
-    listed = [*rows]
-    return Outcome(columns_of(listed), reason) if listed else no_rows(reason or otherwise)
 
 
 def _losses(logs: Sequence[NamedLog]) -> Iterator[str]:
@@ -90,7 +90,7 @@ def _losses(logs: Sequence[NamedLog]) -> Iterator[str]:
 
 
 def _totals(logs: Sequence[NamedLog]) -> Iterator[str]:
-    """Yield the bytes of all files by module, and which modules count the same ones."""
+    """Yield sentences on the bytes of all files by module, and on the modules that count the same ones."""
     records = [record for _, log in logs for record in log.records]
     modules = {record.module: [0, 0] for record in records}
     for record in records:
@@ -116,16 +116,16 @@ def _totals(logs: Sequence[NamedLog]) -> Iterator[str]:
 
 
 def _slow_files(logs: Sequence[NamedLog]) -> Iterator[str]:
-    """Yield how many large files are far slower than the others of their module, and the targets of all."""
+    """Yield sentences on large files that are far slower than others of their module, and their target."""
     for name, log in logs:
         speeds: dict[str, dict[int, float]] = defaultdict(dict)
         for record in log.records:
             size, seconds = record.read_bytes + record.written_bytes, record.read_s + record.write_s
-            if size >= _LARGE and seconds > 0:
+            if size >= _MIN_FILE_BYTES and seconds > 0:
                 speeds[record.module][record.file] = size / seconds
         for module, speed in speeds.items():
             usual = float(np.median([*speed.values()]))
-            slow = [file for file, rate in speed.items() if _TIMES_SLOWER * rate < usual]
+            slow = [file for file, rate in speed.items() if _MIN_SLOW_RATIO * rate < usual]
             if not 0 < len(slow) <= len(speed) * _MAX_SLOW_SHARE:
                 continue
             common = set.intersection(*({*log.targets.get(file, ())} for file in slow))
@@ -133,7 +133,7 @@ def _slow_files(logs: Sequence[NamedLog]) -> Iterator[str]:
             files = f"{len(slow):,} of {counted(len(speed), 'large file')} of {module}"
             files += f" in {name}" if len(logs) > 1 else ""
             median = f"the median ({format_bytes(usual)} each second)"
-            yield f"{files} are over {_TIMES_SLOWER} times as slow as {median}{where}"
+            yield f"{files} are over {_MIN_SLOW_RATIO} times as slow as {median}{where}"
 
 
 def _rank_of(rank: int, log: DarshanLog, logs: Sequence[NamedLog]) -> int | None:
@@ -155,9 +155,9 @@ def _file_rows(logs: Sequence[NamedLog]) -> Iterator[dict[str, Any]]:
             below = by_file.get((file, "POSIX"), [])
             table.append(_file_row(entry, file, module, records, below))
     table.sort(key=lambda row: (-_seconds(row), -row["read_bytes"] - row["written_bytes"]))
-    yield from table[:_MOST_FILES]
+    yield from table[:_MAX_FILES]
     smaller_files: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for row in table[_MOST_FILES:]:
+    for row in table[_MAX_FILES:]:
         smaller_files[row["module"]].append(row)
     for module, rows in smaller_files.items():
         yield {
@@ -200,7 +200,7 @@ def _file_row(
 
 
 def _rank_rows(logs: Sequence[NamedLog]) -> Iterator[dict[str, Any]]:
-    """Yield what each rank did in each module; a row without a rank is of files that all ranks share."""
+    """Yield the calls of each rank in each module; a row without a rank is of files that all ranks share."""
     groups: dict[tuple[int | None, str], list[tuple[NamedLog, FileRecord]]] = defaultdict(list)
     for entry in logs:
         for record in entry.log.records:
@@ -244,7 +244,7 @@ def _step_rows(run: RunLogs) -> Iterator[dict[str, Any]]:
             program_rank = _rank_of(rank, log, run.logs)
             # Ranks wait for each other: another one's steps are nearly the same.
             marks = run.steps.get(program_rank if program_rank is not None else min(run.steps, default=0), ())
-            blocks = blocks_of(marks, log.begin, log.begin + log.run_time_s, _MOST_BLOCKS)
+            blocks = blocks_of(marks, log.begin, log.begin + log.run_time_s, _MAX_BLOCKS)
             for module in np.unique(names[ranks == rank]).tolist():
                 in_module = (ranks == rank) & (names == module)
                 at = blocks.of((begins[in_module] + ends[in_module]) / 2)
@@ -256,9 +256,7 @@ def _step_rows(run: RunLogs) -> Iterator[dict[str, Any]]:
                     waits = _union_time(begins[in_block], ends[in_block])
                     yield {
                         "rank": program_rank,
-                        "first_step": blocks.first[block],
-                        "last_step": blocks.last[block],
-                        "phase": blocks.phase[block],
+                        **blocks.columns(block),
                         "module": module,
                         "reads": int(np.count_nonzero(writes[in_block] == 0)),
                         "writes": int(np.count_nonzero(writes[in_block])),

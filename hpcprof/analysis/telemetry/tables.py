@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from hpcprof.analysis.framework.outcome import Outcome, columns_of, no_rows
+from hpcprof.analysis.framework.outcome import Outcome, outcome_of_rows
 from hpcprof.analysis.telemetry.coincidences import REASONS, RunSteps
 from hpcprof.analysis.telemetry.coincidences import coincidences as coincidence_rows
 from hpcprof.analysis.telemetry.declarations import NO_SAMPLES
@@ -26,7 +26,9 @@ _NO_RANK = "no process of a rank was sampled"
 _NO_COINCIDENCE = (
     "no rank and no long steps differ from the others in what was sampled, or too few steps are known"
 )
-_MOST_ROWS, _MOST_BLOCKS = 200_000, 60
+_MAX_ROWS, _MAX_BLOCKS = 200_000, 60
+"""Maximum number of rows of a table, and of blocks of steps."""
+
 _PROFILED_CLOCK = ("GPC Clock Frequency", "MHz")
 """The clock of a GPU's SMs, as nsys names it, and its unit."""
 
@@ -34,13 +36,15 @@ _MIN_ROW_S = 1.0
 """Minimum seconds of a row about energy or another metric that is sampled once a second."""
 
 _UNIT_SUFFIXES = ("_bytes", "_mhz", "_pct", "_s", "_w", "_j", "_c")
-_CHECKPOINT_BYTES, _CHECKPOINT_FACTOR = 10e6, 10.0
-_MIN_IDLE_PCT, _LONG_MINUTES = 50.0, 10.0
+_MIN_CHECKPOINT_BYTES, _MIN_CHECKPOINT_RATIO = 10e6, 10.0
+"""Minimum bytes written in a block with a checkpoint, and minimum ratio to the median of the blocks."""
+
+_MIN_IDLE_PCT, _MIN_ADVICE_MINUTES = 50.0, 10.0
 """Minimum idle share of a resource in percent, and minimum minutes of a job, for advice."""
 
 
 class StepMark(NamedTuple):
-    """A rank's line about steps: the number of the last one, and when it ended."""
+    """A rank's line about steps: the number and the end of the last one."""
 
     step: int
     time: float
@@ -92,6 +96,10 @@ class Blocks(msgspec.Struct, frozen=True):
         """Return the block in which each moment lies; -1 and n for those outside."""
         return np.searchsorted(self.edges, times, side="left") - 1
 
+    def columns(self, block: int) -> dict[str, Any]:
+        """Return the columns ``first_step``, ``last_step`` and ``phase`` of a row about a block."""
+        return {"first_step": self.first[block], "last_step": self.last[block], "phase": self.phase[block]}
+
 
 def telemetry_tables(run: RunTelemetry) -> dict[str, Outcome]:
     """Compute the tables about the nodes of a run, by their names; empty without samples."""
@@ -100,26 +108,24 @@ def telemetry_tables(run: RunTelemetry) -> dict[str, Outcome]:
     damaged = sum(node.damaged for node in run.nodes)
     reason = f"{counted(damaged, 'line')} of samples could not be read" if damaged else ""
     series = sum(len(node.series) for node in run.nodes)
-    most = max(1, min(_MOST_BLOCKS, _MOST_ROWS // max(1, series)))
+    blocks_by_node = [*_blocks_by_node(run, max(1, min(_MAX_BLOCKS, _MAX_ROWS // max(1, series))))]
     by_table = {
         "job_resources": list(_resources(run)),
         "energy": list(_energy(run)),
-        "clocks": [row for node, blocks in _by_rank(run, most) for row in _clocks(node, blocks)]
+        "clocks": [row for node, blocks in blocks_by_node for row in _clocks(node, blocks)]
         + [*_profiled_clocks(run)],
         "neighbours": [row for node in run.nodes for row in _neighbours(node)],
-        "io": [row for node, blocks in _by_rank(run, most) for row in _io(node, blocks)],
+        "io": [row for node, blocks in blocks_by_node for row in _io(node, blocks)],
         "coincidences": list(coincidence_rows(run.nodes, run.run_steps)),
-        "telemetry": [row for node, blocks in _by_rank(run, most) for row in _samples(node, blocks)]
+        "telemetry": [row for node, blocks in blocks_by_node for row in _samples(node, blocks)]
         + [*run.profiled],
     }
-    reason_text = {"energy": _NO_GPU, "clocks": _NO_GPU, "coincidences": _NO_COINCIDENCE}
+    reasons_by_table = {"energy": _NO_GPU, "clocks": _NO_GPU, "coincidences": _NO_COINCIDENCE}
     if run.nodes and not any(node.ranks for node in run.nodes):
         reasons = {text for node in run.nodes for kind, text in node.missing.items() if "ranks" in kind}
-        reason_text |= dict.fromkeys(("neighbours", "io"), ": ".join([_NO_RANK, *sorted(reasons)]))
+        reasons_by_table |= dict.fromkeys(("neighbours", "io"), ": ".join([_NO_RANK, *sorted(reasons)]))
     tables = {
-        name: Outcome(columns_of(rows), reason)
-        if rows
-        else no_rows(reason or reason_text.get(name, NO_SAMPLES))
+        name: outcome_of_rows(rows, reasons_by_table.get(name, NO_SAMPLES), reason)
         for name, rows in by_table.items()
     }
     if run.profiled_loss:
@@ -128,7 +134,7 @@ def telemetry_tables(run: RunTelemetry) -> dict[str, Outcome]:
     return tables
 
 
-def _by_rank(run: RunTelemetry, most: int) -> Iterator[tuple[NodeTelemetry, dict[int | None, Blocks]]]:
+def _blocks_by_node(run: RunTelemetry, most: int) -> Iterator[tuple[NodeTelemetry, dict[int | None, Blocks]]]:
     """Yield each node with the blocks of its ranks; the key None has the metrics that belong to no rank."""
     for node in run.nodes:
         blocks: dict[int | None, Blocks] = {}
@@ -170,14 +176,12 @@ def _samples(node: NodeTelemetry, blocks: Mapping[int | None, Blocks]) -> Iterat
             times, values, unit = (starts + ends) / 2, amounts / (ends - starts), f"{unit}/s"
         else:
             times, values = series.times, series.values
-        for block, samples in _group_series(rank_blocks, times, values):
+        for block, samples in _samples_by_block(rank_blocks, times, values):
             yield {
                 "rank": rank,
                 "node": node.node,
                 "device": device,
-                "first_step": rank_blocks.first[block],
-                "last_step": rank_blocks.last[block],
-                "phase": rank_blocks.phase[block],
+                **rank_blocks.columns(block),
                 "metric": _without_unit(metric),
                 "unit": unit,
                 "samples": len(samples),
@@ -187,7 +191,8 @@ def _samples(node: NodeTelemetry, blocks: Mapping[int | None, Blocks]) -> Iterat
             }
 
 
-def _group_series(blocks: Blocks, times: Floats, values: Floats) -> Iterator[tuple[int, Floats]]:
+def _samples_by_block(blocks: Blocks, times: Floats, values: Floats) -> Iterator[tuple[int, Floats]]:
+    """Yield each block with samples, and the values of these."""
     at = blocks.of(times)
     for block in range(len(blocks)):
         samples = values[at == block]
@@ -281,8 +286,8 @@ def _clocks(node: NodeTelemetry, blocks: Mapping[int | None, Blocks]) -> Iterato
         rank = node.rank_of_gpu(gpu)
         rank_blocks, clock = blocks.get(rank) or blocks[None], metrics["sm_mhz"]
         reasons = metrics.get("throttle_reasons", Series(np.empty(0), np.empty(0)))
-        masks = dict(_group_series(rank_blocks, reasons.times, reasons.values))
-        for block, samples in _group_series(rank_blocks, clock.times, clock.values):
+        masks = dict(_samples_by_block(rank_blocks, reasons.times, reasons.values))
+        for block, samples in _samples_by_block(rank_blocks, clock.times, clock.values):
             mask = masks.get(block, np.empty(0)).astype(np.int64)
             lowered = {
                 reason: 100.0 * float(np.mean((mask & bit) != 0))
@@ -294,8 +299,7 @@ def _clocks(node: NodeTelemetry, blocks: Mapping[int | None, Blocks]) -> Iterato
                     "rank": rank,
                     "node": node.node,
                     "gpu": gpu,
-                    "first_step": rank_blocks.first[block],
-                    "last_step": rank_blocks.last[block],
+                    **rank_blocks.columns(block),
                     "samples": len(samples),
                     "sm_mhz_mean": float(samples.mean()),
                     "sm_mhz_min": float(samples.min()),
@@ -386,14 +390,13 @@ def _io(node: NodeTelemetry, blocks: Mapping[int | None, Blocks]) -> Iterator[di
         written = np.array(sums.get("written_bytes", [0.0] * len(step_blocks)))
         in_steps = np.array([phase == "step" for phase in step_blocks.phase])
         usual = float(np.median(written[in_steps])) if in_steps.any() else 0.0
-        large = in_steps & (written >= _CHECKPOINT_BYTES) & (written > _CHECKPOINT_FACTOR * usual)
+        large = in_steps & (written >= _MIN_CHECKPOINT_BYTES) & (written > _MIN_CHECKPOINT_RATIO * usual)
         for block in range(len(step_blocks)):
             values = {metric: totals[block] for metric, totals in sums.items()}
             yield {
                 "rank": rank,
                 "node": node.node,
-                "first_step": step_blocks.first[block],
-                "last_step": step_blocks.last[block],
+                **step_blocks.columns(block),
                 "duration_s": round(float(step_blocks.edges[block + 1] - step_blocks.edges[block]), 3),
                 "read_bytes": _integer_or_none(values.get("read_bytes")),
                 "written_bytes": _integer_or_none(values.get("written_bytes")),
@@ -413,7 +416,7 @@ def _resources(run: RunTelemetry) -> Iterator[dict[str, Any]]:
     Advice is given on what the job asked for itself.
     """
     job = run.requested
-    cpu = [_rate(node, f"rank{rank}", "cpu_s") for node in run.nodes for rank in node.ranks]
+    cpu = [_mean_and_peak_rate(node, f"rank{rank}", "cpu_s") for node in run.nodes for rank in node.ranks]
     cpu_use = [use for use in cpu if use is not None]
     allowed = sum(len({core for place in node.ranks.values() for core in place.cores}) for node in run.nodes)
     if cpu_use:
@@ -444,7 +447,7 @@ def _resources(run: RunTelemetry) -> Iterator[dict[str, Any]]:
     extent = [node.extent for node in run.nodes if node.series]
     if job.walltime_s and extent:
         minutes = (max(end for _, end in extent) - min(begin for begin, _ in extent)) / 60
-        advice = "a shorter walltime" if minutes >= _LONG_MINUTES else ""
+        advice = "a shorter walltime" if minutes >= _MIN_ADVICE_MINUTES else ""
         yield _resource("walltime (min)", job.walltime_s / 60, minutes, minutes, minutes, advice)
 
 
@@ -463,7 +466,7 @@ def _memory_of(node: NodeTelemetry) -> Series | None:
     return Series(times, values)
 
 
-def _rate(node: NodeTelemetry, device: str, metric: str) -> tuple[float, float] | None:
+def _mean_and_peak_rate(node: NodeTelemetry, device: str, metric: str) -> tuple[float, float] | None:
     """Return the mean and the highest rate of a counter, the highest over a second; None if it is unknown."""
     series = node.series.get((device, metric))
     if series is None or series.times[-1] - series.times[0] < _MIN_ROW_S:

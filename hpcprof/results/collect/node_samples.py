@@ -51,7 +51,7 @@ def run_telemetry(
     """
     if not has_telemetry(run.path):
         return None
-    from hpcprof.analysis.telemetry.coincidences import FEWEST_UNITS, captured_steps, noted_steps
+    from hpcprof.analysis.telemetry.coincidences import MIN_UNITS, captured_steps, noted_steps
     from hpcprof.analysis.telemetry.tables import Requested, RunTelemetry, StepMark
 
     nodes = read_telemetry(run.path)
@@ -61,7 +61,7 @@ def run_telemetry(
     marks = {rank: [StepMark(mark.step, mark.time) for mark in line] for rank, line in lines.items()}
     steps = {rank: marks.get(rank if every_rank else members[0], []) for members in ranks for rank in members}
     window = captured_steps(captured())
-    if window is None or len(window.steps) < FEWEST_UNITS:
+    if window is None or len(window.steps) < MIN_UNITS:
         window = noted_steps(next(iter(lines.values()), ()))
     sampled = RunTelemetry(nodes, steps, run_steps=window, **items_per_step(run, lines, sum(map(len, ranks))))
     if run.manifest is None:

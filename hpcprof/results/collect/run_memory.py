@@ -8,7 +8,7 @@ from operator import sub
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpcprof.analysis.memory.findings import LEAST_GROWTH_BYTES, LEAST_GROWTH_SAMPLES, TABLES
+from hpcprof.analysis.memory.findings import MIN_GROWTH_BYTES, MIN_GROWTH_SAMPLES, TABLES
 from hpcprof.common.errors import DamagedInput
 from hpcprof.node.hooks.memory_history import FOLDER
 from hpcprof.node.telemetry import FOLDER as SAMPLES
@@ -90,7 +90,7 @@ def _may_grow(run: Run) -> bool:
         inside = [point for point in points[rank] if marks[0].time <= point[0] <= marks[-1].time]
         late = [size for time, size in inside if time >= inside[0][0] + (inside[-1][0] - inside[0][0]) / 3]
         risen = max(map(sub, late, accumulate(late, min)), default=0.0)
-        if len(late) >= LEAST_GROWTH_SAMPLES and risen >= LEAST_GROWTH_BYTES:
+        if len(late) >= MIN_GROWTH_SAMPLES and risen >= MIN_GROWTH_BYTES:
             return True
     return False
 
