@@ -74,7 +74,7 @@ def runs_in(folder: Path) -> list[Run]:
     if has_manifest(folder):
         return [open_run(folder)]
     native = find_profiles(folder)
-    return _runs_of(folder, [*native, *_compressed_profiles(folder, native)], native)
+    return _runs_of(folder, [*native, *_compressed_profiles(folder, native)], native) or _runs_of_jobs(folder)
 
 
 def foreign_files(run: Run) -> list[str]:
@@ -163,9 +163,8 @@ def runs_below(folder: Path) -> list[Run]:
         runs = [run for run in runs_in(path) if profiles_of(run)] if is_apart else []
         if runs or MANIFEST in files:
             folders.clear()
-        elif logs := find_darshan_logs(path):
-            jobs = _by_job(logs)
-            runs = [open_run(path)] if len(jobs) == 1 else [_run_beside(path, files) for files in jobs]
+        elif find_darshan_logs(path):
+            runs = _runs_of_jobs(path) or [open_run(path)]
         adopted_runs += runs
     return _join_folders(folder, adopted_runs)
 
@@ -197,6 +196,12 @@ def _started_together(files: Sequence[Sequence[Path]]) -> bool:
 def _run_beside(folder: Path, files: Sequence[Path]) -> Run:
     run = _run_of_named(folder, tuple(sorted(files)))
     return replace(run, files=(), beside=run.files)
+
+
+def _runs_of_jobs(folder: Path) -> list[Run]:
+    """Return a run for each job whose logs of Darshan a folder has; none if there is only one job."""
+    jobs = _by_job(find_darshan_logs(folder))
+    return [_run_beside(folder, files) for files in jobs] if len(jobs) > 1 else []
 
 
 def _by_job(files: Sequence[Path]) -> list[list[Path]]:

@@ -82,7 +82,7 @@ def test_logs_of_several_jobs_are_a_run_each(tmp_path: Path) -> None:
     jobs = [tuple(logs[:2]), (logs[2],), (logs[3],)]
     in_folder, named = runs_below(tmp_path), runs_of_files(logs)
     assert [(run.files, run.beside) for run in named] == [((), job) for job in sorted(jobs, key=str)]
-    assert [run.id for run in in_folder] == [run.id for run in named]
+    assert [run.id for run in in_folder] == [run.id for run in named] == [run.id for run in runs_in(tmp_path)]
     (note,) = several_runs_notes(named)
     assert "is 3 runs, one for each job: " in note and "(2 Darshan logs)" in note
     # A snapshot of memory belongs to the only job.
