@@ -23,7 +23,7 @@ from hpcprof.analysis.explain.run_graph import CommonClock, RunGraph, clock_part
 from hpcprof.analysis.mpi.matching import RunMpi
 from hpcprof.analysis.steps.run_step import PARTS, kinds_of_steps, whole_steps
 from hpcprof.analysis.steps.step_ranges import is_empty, steps_of, with_capture_as_step
-from hpcprof.common.units import counted, named_ranks
+from hpcprof.common.units import counted, format_ns, named_ranks
 from hpcprof.profiles.losses import RECORD_KERNELS, for_profiler
 from hpcprof.profiles.timeline import Floats, Ints, Timeline
 
@@ -320,11 +320,10 @@ def _problems(inputs: ExplainInputs, graph: RunGraph, loose: int, unequal: bool)
             "without a call that waits: these pauses are taken for waits",
         )
     span = float(np.median(np.diff(graph.observed[graph.front], axis=1))) * graph.steps * len(graph.ranks)
-    late_ms = graph.odd_ns / graph.steps / len(graph.ranks) / 1e6
     if 100 * graph.odd_ns > _MAX_UNEXPLAINED_PCT * span:
         yield NotJudged(
             "late starts",
-            f"operations start {late_ms:.2f} ms a step later than "
+            f"operations start {format_ns(graph.odd_ns / graph.steps / len(graph.ranks))} a step later than "
             "what is recorded explains; a replay keeps these times",
         )
 

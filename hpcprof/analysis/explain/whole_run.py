@@ -308,7 +308,7 @@ def rest_of_capture(breakdown: pd.DataFrame, covered_ns: float, steps: bool = Tr
         yield NotJudged(
             REST,
             f"the {subject} {format_ns(covered_ns)} of the {format_ns(span)} from the first operation of the "
-            f"GPU to the last ({100 * covered_ns / span:.0f} %): what is outside, or has no recorded launch, "
+            f"GPU to the last ({100 * covered_ns / span:.2g} %): what is outside, or has no recorded launch, "
             "is in no saving",
         )
 

@@ -81,6 +81,8 @@ def test_a_few_copies_that_queued_oddly_delay_no_other_copy() -> None:
     assert isinstance(built, Replayable)
     measured = Replay(built.graph).walls(built.graph.observed).tolist()
     assert walls_of(built) == pytest.approx(measured, rel=0.02)
+    (late,) = (problem.reason for problem in built.problems if problem.what == "late starts")
+    assert late.startswith("operations start 299.5 µs a step later than")
 
 
 def walls_of(built: Replayable) -> list[int]:

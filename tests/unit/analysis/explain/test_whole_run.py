@@ -140,6 +140,8 @@ def test_a_capture_that_is_mostly_outside_the_steps_says_so() -> None:
     breakdown = pd.DataFrame({"span_ns": [9e8, 8e8]})
     (said,) = rest_of_capture(breakdown, 4.5e8)
     assert said.reason.startswith("the steps cover 450.0 ms of the 900.0 ms")
+    (little,) = rest_of_capture(breakdown, 7e5)
+    assert "(0.078 %)" in little.reason
     assert not [*rest_of_capture(breakdown, 8e8)] and not [*rest_of_capture(breakdown.iloc[:0], 0.0)]
 
 
