@@ -56,8 +56,6 @@ def command(
             ids = [run.id for run in find_runs(words[0], runs_dir)]
             meaning = "a run" if ids == [*words] else f"the run {', '.join(ids)}"
             raise click.UsageError(f"{words[0]} is {meaning}: give the folder to write to after it.")
-    if folder.is_file():
-        raise UsageError(f"{folder} is a file: give the run, and the folder to write to.")
     if folder.suffix in (".csv", ".gz", ".json", ".parquet", ".pftrace") and not folder.is_dir():
         stem = folder.name.split(".")[0] or "tables"
         raise UsageError(f"{folder} is the name of a file: give a folder, such as {folder.with_name(stem)}.")
