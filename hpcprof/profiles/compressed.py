@@ -50,12 +50,12 @@ def reader_of_compressed(path: Path) -> Reader | None:
 
     A file that a reader takes as it is, such as ``.trace.json.gz``, does not count as compressed.
     """
-    as_it_is = reader_of(path)
-    if path.suffix.lower() not in SUFFIXES or path.name.startswith(".") or as_it_is not in (None, TORCH):
+    packed_reader = reader_of(path)
+    if path.suffix.lower() not in SUFFIXES or path.name.startswith(".") or packed_reader not in (None, TORCH):
         return None
     # The names of other traces may end like those of PyTorch: ``chrome_trace.json.gz``.
-    inside = reader_of(path.with_suffix(""))
-    return None if inside is as_it_is else inside
+    inner_reader = reader_of(path.with_suffix(""))
+    return None if inner_reader is packed_reader else inner_reader
 
 
 @contextmanager
@@ -85,7 +85,7 @@ def unpacking(files: Sequence[Path]) -> Iterator[Unpacked]:
 
 def _unpack(file: Path, target: Path) -> None:
     try:
-        most = max_unpacked_bytes(file.stat().st_size)
+        max_bytes = max_unpacked_bytes(file.stat().st_size)
         source = _open_file(file)
     except OSError as error:
         raise DamagedInput(f"{file} cannot be read: {error.strerror or error}.") from None
@@ -93,7 +93,7 @@ def _unpack(file: Path, target: Path) -> None:
         target.parent.mkdir()
         with target.open("xb") as output:
             while chunk := _read_block(file, source):
-                if output.tell() + len(chunk) > most:
+                if output.tell() + len(chunk) > max_bytes:
                     raise bomb(file)
                 try:
                     output.write(chunk)

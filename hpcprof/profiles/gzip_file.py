@@ -20,12 +20,12 @@ class _BoundedFile(gzip.GzipFile):
 
     def __init__(self, path: Path, raw: BinaryIO) -> None:
         super().__init__(fileobj=raw)
-        self._path, self._most = path, max_unpacked_bytes(path.stat().st_size)
+        self._path, self._max_bytes = path, max_unpacked_bytes(path.stat().st_size)
 
     def read(self, size: int | None = -1) -> bytes:
         """Return the next bytes."""
         content = super().read(size)
-        if self.tell() > self._most:
+        if self.tell() > self._max_bytes:
             raise bomb(self._path)
         return content
 

@@ -34,20 +34,26 @@ _KINDS = {
     "Shared": HostMemory.MANAGED,
 }
 # A copy between two kinds has the kind of the slower side, in this order.
-_ORDER = (HostMemory.PAGEABLE, HostMemory.PINNED, HostMemory.MANAGED, HostMemory.UNKNOWN, HostMemory.NONE)
+_PRECEDENCE = (
+    HostMemory.PAGEABLE,
+    HostMemory.PINNED,
+    HostMemory.MANAGED,
+    HostMemory.UNKNOWN,
+    HostMemory.NONE,
+)
 
 # libkineto's memcpyName and memsetName; on Intel's GPUs a set has its value too.
 _LABEL = r"([\w ]+?(?: \([\w ]+\))?)"
-_NAME = re.compile(rf"Mem(?:cpy \w+|set) \((?:\d+ -> )?{_LABEL}(?: -> {_LABEL})?\)")
+_NAME_OF_OPERATION = re.compile(rf"Mem(?:cpy \w+|set) \((?:\d+ -> )?{_LABEL}(?: -> {_LABEL})?\)")
 
 
 def host_memory(labels: Iterable[str | None]) -> HostMemory:
     """Return the kind for the labels of the memory on all sides, such as Pageable and Device."""
     kinds = {_KINDS.get(label or "", HostMemory.UNKNOWN) for label in labels}
-    return next(kind for kind in _ORDER if kind in kinds)
+    return next(kind for kind in _PRECEDENCE if kind in kinds)
 
 
 def host_memory_of_name(name: str) -> HostMemory:
     """Return the kind that PyTorch writes into a name such as ``Memcpy HtoD (Pageable -> Device)``."""
-    match = _NAME.fullmatch(name)
+    match = _NAME_OF_OPERATION.fullmatch(name)
     return host_memory(label for label in match.groups() if label) if match else HostMemory.UNKNOWN

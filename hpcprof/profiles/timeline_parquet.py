@@ -133,7 +133,7 @@ class RankEvents:
         return self._rows() or {}
 
     def written(self) -> bool:
-        """Return whether there are files of this profile and version."""
+        """Return whether files of this profile and version exist."""
         return self._rows() is not None
 
     def table(self, name: str, schema: pa.Schema) -> pa.Table | None:

@@ -21,7 +21,7 @@ QUERY = -2
 _CALL = re.compile(r"(?:cu(?:da)?|hip)(Event|Stream|Ctx|Device|Thread)(Synchronize|WaitEvent|Query)(?:_\w+)?")
 # Unified Runtime of oneAPI 2025.2 and earlier, and of later versions.
 _GRAPH_LAUNCH = re.compile(r"GraphLaunch|urCommandBufferEnqueueExp|urEnqueueCommandBufferExp")
-_KINDS = {
+_KINDS_BY_NAME = {
     "EventSynchronize": SyncKind.EVENT,
     "StreamWaitEvent": SyncKind.STREAM_WAIT,
     "StreamSynchronize": SyncKind.STREAM,
@@ -72,4 +72,4 @@ def waits_for_stream(name: str) -> bool:
 
 def _kind(name: str) -> int:
     match = _CALL.fullmatch(name)
-    return _KINDS.get(match[1] + match[2], UNKNOWN) if match else UNKNOWN
+    return _KINDS_BY_NAME.get(match[1] + match[2], UNKNOWN) if match else UNKNOWN

@@ -82,12 +82,12 @@ def _sort_intervals(start: Ints, end: Ints) -> Intervals:
 
 
 def intersection(a: Intervals, b: Intervals) -> Intervals:
-    """Return the time that both sets cover."""
+    """Return the intervals that both sets cover."""
     return _intervals_of_set(a, b, _IN_A | _IN_B)
 
 
 def difference(a: Intervals, b: Intervals) -> Intervals:
-    """Return the time that ``a`` covers and ``b`` does not."""
+    """Return the intervals that ``a`` covers and ``b`` does not."""
     return _intervals_of_set(a, b, _IN_A)
 
 
@@ -111,7 +111,7 @@ def coverage(start: Ints, end: Ints, by: Intervals) -> Ints:
 
 
 def _intervals_of_set(a: Intervals, b: Intervals, wanted: int) -> Intervals:
-    """Return the time in which exactly the sets of the bit mask ``wanted`` are open."""
+    """Return the intervals in which exactly the sets of the bit mask ``wanted`` are open."""
     (a_start, a_end), (b_start, b_end) = union(*a), union(*b)
     points = np.concatenate((a_start, a_end, b_start, b_end))
     counts = [len(a_start), len(a_end), len(b_start), len(b_end)]

@@ -251,7 +251,7 @@ def growth(series: Series) -> tuple[Floats, Floats, Floats]:
 
 
 class _Counter(msgspec.Struct):
-    """A counter of energy: its last value, and by how much it has grown."""
+    """A counter of energy: its last value, and its growth in J."""
 
     last: float
     joules: float = 0.0

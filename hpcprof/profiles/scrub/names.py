@@ -39,7 +39,7 @@ class Names:
         """The texts in which secrets were replaced."""
 
     def know(self, words: Mapping[str, str]) -> None:
-        """Add words, each with its kind (host or user); names of one or two letters are too common."""
+        """Add private words, each with its kind (host or user); words of one or two letters are no secret."""
         distinctive = {
             w: kind for w, kind in words.items() if len(w) >= _MIN_CHARACTERS and w not in _COMMON_WORDS
         }

@@ -406,7 +406,7 @@ def sampled_so_far(run: Run) -> str | None:
 
 
 def why_unprofiled(run: Run) -> str:
-    """Return why a run of hpcprof's that has ended has no profile, as a sentence without a full stop.
+    """Return the reason for an ended run of hpcprof's without a profile, as a sentence without a full stop.
 
     Empty if it has not ended, or has profiles.
     """

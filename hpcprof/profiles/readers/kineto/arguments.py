@@ -125,7 +125,7 @@ class ArgumentsDecoder(Generic[ValueT]):
         self._types = get_type_hints(kind, include_extras=True)
 
     def __call__(self, written: Sequence[msgspec.Raw]) -> tuple[Sequence[ValueT], Counter[str]]:
-        """Return the arguments of each event, and by name how many of them are odd."""
+        """Return the arguments of each event, and the number of odd ones by name."""
         damaged: Counter[str] = Counter()
         whole = [
             self._lenient(bytes(text), damaged) if value is None else value

@@ -80,7 +80,7 @@ DEVICE_NAME = "device__attribute_display_name"
 
 
 class Printed(msgspec.Struct):
-    """A table: kernels, the name of the device, and how many of its rows are cut off or damaged."""
+    """A table: kernels, the name of the device, and the number of rows that are cut off or damaged."""
 
     kernels: list[MeasuredKernel]
     device: str | None = None

@@ -33,7 +33,7 @@ class ParquetTables(msgspec.Struct):
 
     def columns(self, table: str) -> frozenset[str]:
         """Return the names of a table's columns; none if it has no rows."""
-        with self._damage_named(table), pq.ParquetFile(self.files[table]) as file:
+        with self._naming_damage(table), pq.ParquetFile(self.files[table]) as file:
             return frozenset(file.schema_arrow.names if file.metadata.num_rows else ())
 
     def read(self, table: str, wanted: Wanted) -> TableColumns | None:
@@ -63,26 +63,26 @@ class ParquetTables(msgspec.Struct):
 
     def _content(self, table: str, columns: list[str] | None = None) -> pa.Table:
         path = self.files[table]
-        most = max_unpacked_bytes(path.stat().st_size)
-        with self._damage_named(table), pq.ParquetFile(path) as file:
+        max_bytes = max_unpacked_bytes(path.stat().st_size)
+        with self._naming_damage(table), pq.ParquetFile(path) as file:
             texts = [field.name for field in file.schema_arrow if _is_binary(field.type)]
             chosen = file.schema_arrow.names if columns is None else columns
             # A page may repeat one value any number of times.
-            if 8 * file.metadata.num_rows * len(chosen) > most:
+            if 8 * file.metadata.num_rows * len(chosen) > max_bytes:
                 raise bomb(path)
             # Texts stay numbers until their size is known.
             read = pq.read_table(
                 path, columns=columns, use_threads=False, partitioning=None, read_dictionary=texts
             )
             size = sum(map(_text_bytes, (chunk for column in read.columns for chunk in column.chunks)))
-            if size > most:
+            if size > max_bytes:
                 raise bomb(path)
             kinds = [(schema.name, schema.type) for schema in read.schema]
             plain = [(name, k.value_type if pa.types.is_dictionary(k) else k) for name, k in kinds]
             return read.cast(pa.schema(plain))
 
     @contextmanager
-    def _damage_named(self, table: str) -> Iterator[None]:
+    def _naming_damage(self, table: str) -> Iterator[None]:
         """Name the file of a table that cannot be read."""
         try:
             yield
