@@ -296,10 +296,9 @@ class StallWatch:
         self._gathered = True
         now = sample(programs(self._run) or processes(self._run))
         # Gathering evidence is no progress; steps and collectives that ended meanwhile are.
-        counts, counts_before = (
-            {r: s.done for r, s in states.items()} for states in (now, self._last_sample)
-        )
-        if counts != counts_before:
+        if {rank: state.done for rank, state in now.items()} != {
+            r: state.done for r, state in self._last_sample.items()
+        }:
             self._note_progress()
         self._write("pulse/." + self._node, "")
         self._last_sample = now
