@@ -80,11 +80,10 @@ def active_environment(environment: Mapping[str, str]) -> dict[str, list[str]]:
     modules = [name for name in environment.get("LOADEDMODULES", "").split(":") if name]
     prefix = active_prefix(environment)
     folder = f"{prefix}/bin"
-    setup = []
-    if prefix and Path(folder, "activate").is_file():
-        setup = [f"source {shlex.quote(f'{folder}/activate')}"]
-    elif prefix:
-        setup = [f'export PATH={shlex.quote(folder)}:"$PATH"']
+    line = f'export PATH={shlex.quote(folder)}:"$PATH"'
+    if Path(folder, "activate").is_file():
+        line = f"source {shlex.quote(f'{folder}/activate')}"
+    setup = [line] if prefix else []
     return {key: value for key, value in (("modules", modules), ("setup", setup)) if value}
 
 
