@@ -41,7 +41,7 @@ def touches(loss: Loss, analysis: Analysis) -> bool:
 
 
 def _concerns(loss: Loss, events: Events | None) -> bool:
-    """Return whether an analysis reads what is missing of the rows, if it reads the rows."""
+    """Return whether an analysis that reads some rows also reads the part of them that is lost."""
     if events is None:
         return True
     if loss.kind in (LossKind.LAUNCH, LossKind.QUEUED, LossKind.UNLINKED, LossKind.UNTRACED):

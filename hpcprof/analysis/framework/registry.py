@@ -39,15 +39,15 @@ _DECLARATIONS: tuple[Analysis, ...] = (
 )
 """Each analysis over the ranks follows the analyses that it needs."""
 
-_SCOPES_OF_ONE_RUN = (Scope.RANK, Scope.RUN)
+_OVER_SEVERAL_RUNS = (Scope.PAIR, Scope.STORE)
 
 ANALYSES: dict[str, Analysis] = {
-    item.name: item for item in _DECLARATIONS if item.scope in _SCOPES_OF_ONE_RUN
+    item.name: item for item in _DECLARATIONS if item.scope not in _OVER_SEVERAL_RUNS
 }
 """The analyses of one run: a collect computes them, the store keeps them."""
 
 ACROSS_RUNS: dict[str, Analysis] = {
-    item.name: item for item in _DECLARATIONS if item.scope not in _SCOPES_OF_ONE_RUN
+    item.name: item for item in _DECLARATIONS if item.scope in _OVER_SEVERAL_RUNS
 }
 """The analyses over several runs, computed on demand; ``roofline`` is also an analysis of one run."""
 
@@ -58,9 +58,6 @@ FULL_REPORT: tuple[str, ...] = tuple(
     )
 )
 """The analyses of the full report, in its order; the others are shown by name."""
-
-
-_OVER_SEVERAL_RUNS = (Scope.PAIR, Scope.STORE)
 
 
 def find_analysis(name: str) -> Analysis:

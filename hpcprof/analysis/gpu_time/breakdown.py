@@ -64,7 +64,7 @@ def _parts(device: DeviceTime) -> tuple[int, ...]:
 
 
 def overlap(timeline: Timeline) -> Outcome:
-    r"""Return how much of the communication time has compute running at the same time.
+    r"""Return the part of the communication time during which compute runs.
 
     ``overlap_pct`` is 100 · \|union(comp) ∩ union(comm)\| / \|union(comm)\| with two decimals, from the
     sums over devices. It is None, with a reason, if there is no communication.
@@ -112,8 +112,8 @@ def kernel_classes(timeline: Timeline) -> Outcome:
     return Outcome(rows)
 
 
-KERNEL_WAIT_NS = 30_000
-"""A shorter gap is the cost of launching one kernel after another.
+MAX_KERNEL_WAIT_NS = 30_000
+"""Limit of a gap that is the cost of launching one kernel after another.
 
 HolisticTraceAnalysis documents 30 ns, but its code compares microseconds.
 """
@@ -125,10 +125,10 @@ def idle(timeline: Timeline) -> Outcome:
     """Divide the gaps between the operations of each stream by cause.
 
     A gap is ``host_wait`` if the next operation's launch call began only after the previous operation had
-    ended. Otherwise it is ``kernel_wait`` if it is shorter than `KERNEL_WAIT_NS`, and ``other`` if not. Each
-    stream of a device has a row per cause. ``share_pct`` is percent of the stream's gaps with two decimals,
-    None if the stream is never idle. A gap next to an operation whose launch call was not recorded is left
-    out, because its cause is unknown.
+    ended. Otherwise it is ``kernel_wait`` if it is shorter than `MAX_KERNEL_WAIT_NS`, and ``other`` if not.
+    Each stream of a device has a row per cause. ``share_pct`` is percent of the stream's gaps with two
+    decimals, None if the stream is never idle. A gap next to an operation whose launch call was not recorded
+    is left out, because its cause is unknown.
     """
     file = timeline.origin.path.name
     if reason := why_no_launches(timeline):
@@ -142,7 +142,7 @@ def idle(timeline: Timeline) -> Outcome:
         ended = np.maximum.accumulate(end[rows])[:-1]
         length = np.maximum(start[rows][1:] - ended, 0) * has_launch
         late = launch[1:] > ended
-        short = length < KERNEL_WAIT_NS
+        short = length < MAX_KERNEL_WAIT_NS
         gaps, used_gaps = gaps + len(has_launch), used_gaps + int(np.count_nonzero(has_launch))
         if has_launch.any():
             total = totals.setdefault((device, stream), np.zeros(len(CAUSES), np.int64))

@@ -36,7 +36,7 @@ class DeviceTime(msgspec.Struct, frozen=True):
 
 @computed_once
 def device_times(timeline: Timeline) -> list[DeviceTime]:
-    """Return the time of each device that has operations."""
+    """Return the times of each device that has operations."""
     devices = sorted({device for table in _tables(timeline) for device in distinct(table.device).tolist()})
     return [_device_time(timeline, device) for device in devices]
 

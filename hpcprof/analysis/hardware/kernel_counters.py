@@ -45,8 +45,7 @@ OCCUPANCY = {
         "sm__maximum_warps_avg_per_active_cycle_pct",
     ),
 }
-# Each value by the names of its metric, the usual one first: sections, versions and chips differ.
-_PERCENT = {
+_PERCENTAGES = {
     "compute_throughput_pct": (f"sm__throughput.avg.{_OF_PEAK}", f"sm__throughput.max.{_OF_PEAK}"),
     "memory_throughput_pct": (
         f"gpu__compute_memory_throughput.avg.{_OF_PEAK}",
@@ -62,6 +61,8 @@ _PERCENT = {
     "l1_hit_pct": ("l1tex__t_sector_hit_rate.pct", "l1tex__hit_rate.pct"),
     "l2_hit_pct": ("lts__t_sector_hit_rate.pct", "lts__hit_rate.pct"),
 }
+"""The names of the metric of each value, the usual one first: sections, versions and chips differ."""
+
 DURATION = "gpu__time_duration.sum"
 _DURATIONS = (DURATION, "gpu__time_duration.avg", "gpu__time_duration.max", "gpu__time_active.sum")
 _INTEGER_METRICS = {
@@ -89,7 +90,7 @@ def ncu_kernels(report: KernelReport) -> Outcome:
 
 def _row(kernel: MeasuredKernel) -> dict[str, object]:
     metrics = kernel.metrics
-    percent = {name: first_metric(metrics, alternatives) for name, alternatives in _PERCENT.items()}
+    percent = {name: first_metric(metrics, alternatives) for name, alternatives in _PERCENTAGES.items()}
     counts = {name: first_metric(metrics, alternatives) for name, alternatives in _INTEGER_METRICS.items()}
     tensor, tensor_type = tensor_flops(metrics)
     return {
@@ -114,22 +115,27 @@ def first_metric(metrics: Metrics, names: Sequence[str]) -> float | None:
     return next((metrics[name] for name in names if name in metrics), None)
 
 
-# The operations of one instruction of a thread. Half-precision instructions work on pairs, as in ncu's own
-# half-precision roofline.
 PRECISIONS = {
     "fp16": {"hadd": 2, "hmul": 2, "hfma": 4},
     "fp32": {"fadd": 1, "fmul": 1, "ffma": 2},
     "fp64": {"dadd": 1, "dmul": 1, "dfma": 2},
 }
-# Where instructions were not counted, these metrics show by zeros that there were none; the most specific
-# comes first. The tensor pipe also runs instructions other than matrix products; a type excludes those.
+"""The operations of one instruction of a thread, by precision and instruction.
+
+Half-precision instructions work on pairs, as in ncu's own half-precision roofline.
+"""
+
 _FP16_ACTIVITY = ("sm__inst_executed_pipe_fp16", "sm__inst_executed_pipe_fma_type_fp16")
 _TENSOR_ACTIVITY = ("sm__pipe_tensor_type_", "sm__pipe_tensor", "sm__inst_executed_pipe_tensor")
+"""Prefixes of metrics that show by zeros that there were no instructions, the most specific first.
 
-# The type that the tensor cores read; then the type that they write, and sparsity.
+The tensor pipe also runs instructions other than matrix products; a type excludes those.
+"""
+
 _TENSOR = re.compile(
     r"sm__ops_path_tensor_src_([a-z0-9_]+?)((?:_dst_\w+?)?)(_sparsity_off|_sparsity_on)?\.sum"
 )
+"""Operations of the tensor cores: the type that they read, the type that they write, and sparsity."""
 
 
 def flops(metrics: Metrics, precision: str) -> int | None:
@@ -163,20 +169,18 @@ def tensor_flops(metrics: Metrics) -> tuple[int | None, str | None]:
 
 def dram_bytes(metrics: Metrics) -> int | None:
     """Return the bytes read from and written to the GPU's memory."""
-    total = metrics.get("dram__bytes.sum")
-    time = first_metric(metrics, _DURATIONS)
-    for name, scale in (
-        ("dram__bytes_{direction}.sum", 1.0),
-        ("dram__sectors_{direction}.sum", _SECTOR_BYTES),
-        ("dram__bytes_{direction}.sum.per_second", (time or 0) / 1e9),
+    seconds = (first_metric(metrics, _DURATIONS) or 0) / 1e9
+    both = ("read", "write")
+    for names, scale in (
+        (["dram__bytes.sum"], 1.0),
+        ([f"dram__bytes_{direction}.sum" for direction in both], 1.0),
+        ([f"dram__sectors_{direction}.sum" for direction in both], _SECTOR_BYTES),
+        ([f"dram__bytes_{direction}.sum.per_second" for direction in both], seconds),
+        (["dram__bytes.sum.per_second"], seconds),
     ):
-        both = [metrics.get(name.format(direction=direction)) for direction in ("read", "write")]
-        if total is None and scale and None not in both:
-            total = scale * sum(count or 0 for count in both)
-    rate = metrics.get("dram__bytes.sum.per_second")
-    if total is None and rate is not None and time is not None:
-        total = rate * time / 1e9
-    return None if total is None else round(total)
+        if scale and all(name in metrics for name in names):
+            return round(scale * sum(metrics[name] for name in names))
+    return None
 
 
 def _instructions(metrics: Metrics, name: str) -> float | None:
@@ -194,7 +198,7 @@ def _instructions(metrics: Metrics, name: str) -> float | None:
 
 
 def _idle(metrics: Metrics, prefixes: tuple[str, ...]) -> bool:
-    """Return whether a unit was observed and idle, by the first group of metrics that was collected."""
+    """Return whether a unit was idle, by the first group of its metrics that was collected."""
     # Extremes over units do not show activity: for a metric that is a difference they may be nonzero.
     means = {name: value for name, value in metrics.items() if ".avg" in name or ".sum" in name}
     groups = ([value for name, value in means.items() if name.startswith(start)] for start in prefixes)

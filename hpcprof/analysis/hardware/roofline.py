@@ -1,4 +1,4 @@
-"""The roofline: peak rates of a GPU from Nsight Compute, and how close each kernel comes to them."""
+"""The roofline: peak rates of a GPU from Nsight Compute, and the share of them that each kernel reaches."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -169,18 +169,21 @@ def _reasons(rows: pd.DataFrame, shapes: pd.DataFrame) -> str:
 
 DRAM = "dram"
 
-# The highest clocks in kHz; the second name is that of older versions.
 _SM_CLOCKS = ("device__attribute_max_gpu_frequency_khz", "device__attribute_clock_rate")
 _MEMORY_CLOCKS = ("device__attribute_max_mem_frequency_khz", "device__attribute_memory_clock_rate")
+"""Metrics of the highest clock in kHz; the second name is that of older versions."""
+
 _FUSED_INSTRUCTIONS = {"fp16": "hfma", "fp32": "ffma", "fp64": "dfma"}
 
-# Dense operations. A metric without sparsity in its name has the sparse peak, if sparse operations exist.
 _DENSE = re.compile(
     r"sm__ops_path_tensor_(?:op_[a-z0-9]+_)?src_([a-z0-9_]+?)(?:_dst_\w+?)?_sparsity_off\.sum\.peak_sustained"
 )
 _TENSOR_METRIC = re.compile(r"sm__ops_path_tensor_src_([a-z0-9_]+?)(?:_dst_\w+?)?\.sum\.peak_sustained")
-# Sparse operations exist from compute capability 8.0 on, but for these types on no chip.
+"""Peaks of dense operations; without sparsity in its name, a metric has the sparse peak where one exists."""
+
 _NEVER_SPARSE = ("fp64", "int1")
+"""Types without sparse operations on any chip; others have them from compute capability 8.0 on."""
+
 _MAJOR = "device__attribute_compute_capability_major"
 
 

@@ -36,16 +36,16 @@ def measured_on_host(timeline: Timeline) -> bool:
 
 @computed_once
 def host_compute(timeline: Timeline) -> Intervals:
-    """Return when any thread executes an operator that neither communicates nor loads the next batch."""
+    """Return the times in which a thread executes an operator that neither communicates nor loads a batch."""
     table, ranges = timeline.operators, timeline.ranges
     loading = ranges.take(np.flatnonzero(name_matches(timeline, ranges.name, _LOADING.match)))
-    loads = {tuple(key): _extent(loading.take(rows)) for key, rows in _by_thread(loading)}
+    loads = {tuple(key): _open_times(loading.take(rows)) for key, rows in _by_thread(loading)}
     communicating = name_matches(timeline, table.name, communicates)
-    parts = [_extent(table.take(slice(0)))]  # empty, for a program without threads that compute
+    parts = [_open_times(table.take(slice(0)))]  # empty, for a program without threads that compute
     for key, rows in _computing_threads(timeline):
         computing, other = rows[~communicating[rows]], rows[communicating[rows]]
         # Operators are nested: one that communicates is often inside one that does not.
-        part = difference(_extent(table.take(computing)), _extent(table.take(other)))
+        part = difference(_open_times(table.take(computing)), _open_times(table.take(other)))
         parts.append(difference(part, loads[tuple(key)]) if tuple(key) in loads else part)
     return union_of(*parts)
 
@@ -61,7 +61,7 @@ def _computing_threads(timeline: Timeline) -> list[tuple[list[int], Ints]]:
     computing_threads = []
     for key, rows in _by_thread(table):
         inner = collectives.take(collective_rows.get(tuple(key), np.empty(0, np.int64)))
-        outside = difference(_extent(table.take(rows)), _extent(inner))
+        outside = difference(_open_times(table.take(rows)), _open_times(inner))
         if len(outside[0]):
             computing_threads.append((key, rows))
     return computing_threads
@@ -73,8 +73,8 @@ def _by_thread(table: Operators | Collectives | Ranges) -> list[tuple[list[int],
 
 @computed_once
 def host_communication(timeline: Timeline) -> Intervals:
-    """Return when any collective runs that the host carries out."""
-    return _extent(timeline.host_collectives)
+    """Return the times in which a collective runs that the host carries out."""
+    return _open_times(timeline.host_collectives)
 
 
 def idle_threads(timeline: Timeline) -> Outcome:
@@ -94,7 +94,7 @@ def idle_threads(timeline: Timeline) -> Outcome:
     span = length(start, end)
     rows: list[dict[str, int | float | None]] = []
     for (process, thread), rows_of_thread in threads:
-        busy = int(coverage(start, end, _extent(table.take(rows_of_thread))).sum())
+        busy = int(coverage(start, end, _open_times(table.take(rows_of_thread))).sum())
         rows.append(
             {
                 "pid": process,
@@ -109,5 +109,6 @@ def idle_threads(timeline: Timeline) -> Outcome:
     return Outcome(columns_of(rows))
 
 
-def _extent(table: Operators | Collectives | Ranges) -> Intervals:
+def _open_times(table: Operators | Collectives | Ranges) -> Intervals:
+    """Return the times in which any row of a table is open."""
     return union(table.start, table.end)

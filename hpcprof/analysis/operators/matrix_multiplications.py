@@ -24,13 +24,13 @@ _TYPES = {
     "c10::Float8_e4m3fn": "fp8",
     "c10::Float8_e5m2": "fp8",
 }
-# hipBLASLt names the types of a product after the layouts of its inputs: Cijk_Ailk_Bljk_S_B_.
 _SINGLE_PRECISION_KERNEL = re.compile(r"sgemm|simt|_ffma_|f32f32_f32f32|Cijk_[A-Za-z]+_[A-Za-z]+_S_?B_")
 _TF32 = re.compile(r"tf32|tensorop_s1688|Cijk_[A-Za-z]+_[A-Za-z]+_S_MX_B_")
+"""Names of kernels with float inputs; hipBLASLt has the types after the layouts: ``Cijk_Ailk_Bljk_S_B_``."""
 
 
 def counts_flops(operator: str | None) -> bool:
-    """Return whether `flops` knows an operator."""
+    """Return whether `flops` counts the operations of an operator."""
     return operator in _FIRST_FACTOR or is_convolution(operator)
 
 
@@ -38,8 +38,8 @@ def flops(operator: str | None, dims: str | None, values: str | None = None) -> 
     """Return the operations of one call: 2·m·n·k, times the batch, of a matrix multiplication.
 
     ``dims`` and ``values`` are the shapes of the inputs, and the inputs that are no tensors, as in
-    `hpcprof.profiles.timeline.Operators`. It is None for any other operator but a convolution, and if the
-    inputs are absent or impossible.
+    `hpcprof.profiles.timeline.Operators`. For convolutions see `convolution_flops`. It is None for any
+    other operator, and if the inputs are absent or impossible.
     """
     recorded = costs(values)
     if "flops" in recorded:
@@ -51,7 +51,7 @@ def flops(operator: str | None, dims: str | None, values: str | None = None) -> 
     if first is None or len(shapes) < first + 2:
         return None
     left, right = shapes[first : first + 2]
-    if not (_is_shape(left) and _is_shape(right) and len(left) == len(right) in (2, 3)):
+    if not (_is_sizes(left) and _is_sizes(right) and len(left) == len(right) in (2, 3)):
         return None
     if left[-1] != right[-2] or left[:-2] != right[:-2]:
         return None
@@ -62,9 +62,9 @@ def flops(operator: str | None, dims: str | None, values: str | None = None) -> 
 
 
 def costs(values: str | None) -> dict[str, float]:
-    """Return the operations and the bytes of a call that the profile itself tells, by name."""
-    loads = lenient_json(values) if (values or "").startswith("{") else None
-    return {key: float(value) for key, value in (loads or {}).items() if type(value) in (int, float)}
+    """Return the operations and the bytes of a call by name, where the profile has them."""
+    recorded = lenient_json(values) if (values or "").startswith("{") else None
+    return {key: float(value) for key, value in (recorded or {}).items() if type(value) in (int, float)}
 
 
 def peak_tflops(gpu: str, operator: str | None, types: str | None, kernels: Iterable[str]) -> float | None:
@@ -89,10 +89,6 @@ def _single_precision(kernels: Iterable[str]) -> str | None:
     return "fp32" if _SINGLE_PRECISION_KERNEL.search(text) else None
 
 
-def _is_shape(sizes: object) -> bool:
-    return isinstance(sizes, list) and all(isinstance(n, int) and 0 <= n < 1 << 48 for n in sizes)
-
-
 _CONVOLUTIONS = ("aten::conv1d", "aten::conv2d", "aten::conv3d")
 _TRANSPOSED_CONVOLUTIONS = ("aten::conv_transpose1d", "aten::conv_transpose2d", "aten::conv_transpose3d")
 _BACKWARD = "aten::convolution_backward"
@@ -105,7 +101,10 @@ _STRIDE_PADDING_DILATION = {
 _MAY_BE_TRANSPOSED = {"aten::convolution": 6, "aten::_convolution": 6, _BACKWARD: 7}
 """The position of the input that says whether the convolution is transposed."""
 _OUTPUT_MASK = 10
+"""The position of the input that says which gradients a backward call computes."""
+
 _MAX_DIMENSION = 1 << 48
+"""Limit of a size of a tensor: a larger one is damage."""
 
 
 class _Inputs(msgspec.Struct, frozen=True):
@@ -117,7 +116,7 @@ class _Inputs(msgspec.Struct, frozen=True):
     def shape(self, position: int) -> list[int]:
         """Return a shape, empty if it is absent or impossible."""
         shape: list[Any] = self.shapes[position : position + 1]
-        return shape[0] if shape and _is_list(shape[0]) else []
+        return shape[0] if shape and _is_sizes(shape[0]) else []
 
     def value(self, position: int) -> Any:
         """Return a value, None if it is absent."""
@@ -125,7 +124,7 @@ class _Inputs(msgspec.Struct, frozen=True):
 
 
 def is_convolution(operator: str | None) -> bool:
-    """Return whether `convolution_flops` knows an operator."""
+    """Return whether an operator is a convolution, or the backward pass of one."""
     return operator in _STRIDE_PADDING_DILATION or operator in (*_TRANSPOSED_CONVOLUTIONS, _BACKWARD)
 
 
@@ -177,11 +176,11 @@ def _output(
 
 def _per_dimension(value: Any, size: int) -> list[int]:
     """Return a value for each dimension, empty if there is none; one value counts for all."""
-    if not _is_list(value) or not value:
+    if not _is_sizes(value) or not value:
         return []
     whole: list[int] = value * size if len(value) == 1 else value
     return whole if len(whole) == size else []
 
 
-def _is_list(value: object) -> bool:
+def _is_sizes(value: object) -> bool:
     return isinstance(value, list) and all(type(n) is int and 0 <= n < _MAX_DIMENSION for n in value)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from hpcprof.analysis.framework.outcome import Outcome, no_rows, none_in
 from hpcprof.analysis.operators.matrix_multiplications import costs, counts_flops, flops, peak_tflops
-from hpcprof.analysis.statistics.grouped import round_half_up, summarize, sums
+from hpcprof.analysis.statistics.grouped import round_half_up, summarize, sums, sums_by
 from hpcprof.analysis.steps.lost_launches import captured_launches
 from hpcprof.common.memoize import computed_once
 from hpcprof.common.units import counted
@@ -21,8 +21,9 @@ from hpcprof.profiles.timeline import NO_LINK, Floats, Ints, Operators, Ranges, 
 
 NO_OPERATOR = -1
 
-_OUTSIDE_PCT = 10.0
-"""Minimum share of the work on the GPU that no operator launched for a sentence."""
+_MIN_UNLAUNCHED_PCT = 10.0
+"""Minimum share of the work on the GPU that no operator launched, for a sentence about it."""
+
 _SHAPE_OPTIONS = {NSYS.name: "nsys --pytorch=autograd-shapes-nvtx", TORCH.name: "record_shapes=True"}
 """The options of the profilers that can record the shapes of operators."""
 
@@ -122,7 +123,7 @@ def innermost_row(
     return carrier
 
 
-class _Calls(msgspec.Struct, frozen=True):
+class _OperatorCalls(msgspec.Struct, frozen=True):
     """The calls of operators by position in `Nesting.order`, all arrays of shape (operators,).
 
     ``shape`` is the number of the name, shapes and types of a call among ``shapes``. ``flops`` and
@@ -147,7 +148,7 @@ def operators(timeline: Timeline) -> Outcome:
     """Summarize the calls of each operator: time on the host and the GPU, with nested ones and without."""
     if not len(timeline.operators):
         return none_in(timeline, "operators")
-    calls = _calls(timeline)
+    calls = _operator_calls(timeline)
     names, name = number_texts(timeline, calls.shapes[:, 0])
     rows = {"name": names, **_summary(timeline, name[calls.shape], len(names))}
     return Outcome(rows, _reason(timeline))
@@ -157,7 +158,7 @@ def operators_by_shape(timeline: Timeline) -> Outcome:
     """Summarize the calls of each operator by the shapes and types of its inputs."""
     if not len(timeline.operators):
         return none_in(timeline, "operators")
-    calls = _calls(timeline)
+    calls = _operator_calls(timeline)
     texts = [object_array(timeline.names(column)) for column in np.ascontiguousarray(calls.shapes.T)]
     rows: dict[str, Any] = dict(zip(("name", "input_dims", "input_types"), texts, strict=True))
     rows |= _summary(timeline, calls.shape, len(calls.shapes))
@@ -182,7 +183,7 @@ def operator_kernels(timeline: Timeline) -> Outcome:
 
 
 @computed_once
-def _calls(timeline: Timeline) -> _Calls:
+def _operator_calls(timeline: Timeline) -> _OperatorCalls:
     tree, table = nesting(timeline), timeline.operators
     shapes, shape = numbered_rows(table.name, table.dims, table.types)
     shape, host = shape[tree.order], (table.end - table.start)[tree.order]
@@ -196,7 +197,7 @@ def _calls(timeline: Timeline) -> _Calls:
     inputs = list(zip(*map(timeline.names, np.ascontiguousarray(calls.T)), strict=True))
     work = np.array([flops(*sizes) for sizes in inputs], float)
     moved = np.array([costs(values).get("bytes") for _, _, values in inputs], float)
-    return _Calls(
+    return _OperatorCalls(
         shape=shape,
         shapes=shapes,
         host=host,
@@ -205,13 +206,13 @@ def _calls(timeline: Timeline) -> _Calls:
         gpu=tree.inside(own_gpu),
         own_gpu=own_gpu,
         flops=work[call[tree.order]],
-        peak=_peaks(timeline, texts, shape[operator], ran[operation])[shape],
+        peak=_peak_flops(timeline, texts, shape[operator], ran[operation])[shape],
         moved=moved[call[tree.order]],
         busy=int(time.sum()),
     )
 
 
-def _peaks(timeline: Timeline, texts: list[list[str | None]], shape: Ints, kernel: Ints) -> Floats:
+def _peak_flops(timeline: Timeline, texts: list[list[str | None]], shape: Ints, kernel: Ints) -> Floats:
     """Return the GPU's peak for each shape in FLOP/s, given the shapes and names of all launches."""
     gpus = {*timeline.origin.device_names}
     peaks = np.full(len(texts[0]), np.nan)
@@ -230,7 +231,7 @@ def _peaks(timeline: Timeline, texts: list[list[str | None]], shape: Ints, kerne
 
 
 def _summary(timeline: Timeline, group: Ints, groups: int) -> dict[str, Any]:
-    calls, total = _calls(timeline), partial(sums, group, count=groups)
+    calls, total = _operator_calls(timeline), partial(sums, group, count=groups)
     own_host, own_gpu = total(calls.own_host), total(calls.own_gpu)
     return {
         "calls": np.bincount(group, minlength=groups),
@@ -250,19 +251,16 @@ def percent(part: Ints, whole: int) -> NDArray[np.object_]:
     return _nullable(round_half_up(100.0 * part / whole) if whole else np.full(len(part), np.nan))
 
 
-def _rates(timeline: Timeline, calls: _Calls, group: Ints, groups: int) -> dict[str, Any]:
+def _rates(timeline: Timeline, calls: _OperatorCalls, group: Ints, groups: int) -> dict[str, Any]:
     """Return the operations of each group, and their rate over the calls whose time is known."""
-
-    def total(value: Floats) -> Floats:
-        return np.bincount(group, weights=value, minlength=groups).astype(float)
-
+    total = partial(sums_by, (groups,), (group,))
     time = calls.gpu if timeline.operation_count else calls.host
     timed = np.isfinite(calls.flops) & (time > 0)
-    spent = total(np.where(timed, time, 0.0))
+    time_ns = total(np.where(timed, time, 0.0))
     with np.errstate(divide="ignore", invalid="ignore"):
-        rate = total(np.where(timed, calls.flops, 0.0)) / spent * 1e-3
-        least = total(np.where(timed, calls.flops / calls.peak * 1e9, 0.0))
-        share = 100.0 * least / spent if timeline.operation_count else np.full(groups, np.nan)
+        rate = total(np.where(timed, calls.flops, 0.0)) / time_ns * 1e-3
+        time_at_peak_ns = total(np.where(timed, calls.flops / calls.peak * 1e9, 0.0))
+        share = 100.0 * time_at_peak_ns / time_ns if timeline.operation_count else np.full(groups, np.nan)
     return {
         "flops": _nullable(total(calls.flops)),
         "bytes": _nullable(total(calls.moved)),
@@ -283,9 +281,9 @@ def _reason(timeline: Timeline, *, shapes: bool = False) -> str:
         return (
             f"{counted(captured, 'launch call')} captured into graphs: the work counts where the graphs run"
         )
-    calls = _calls(timeline)
+    calls = _operator_calls(timeline)
     outside = 100 * (1 - int(calls.own_gpu.sum()) / max(1, calls.busy))
-    if calls.busy and outside >= _OUTSIDE_PCT:
+    if calls.busy and outside >= _MIN_UNLAUNCHED_PCT:
         return (
             f"no operator launched {outside:.0f} % of the work on the GPU: graphs did, or calls outside them"
         )
@@ -312,8 +310,8 @@ def modules(timeline: Timeline) -> Outcome:
     names, name = number_texts(timeline, table.name[tree.order])
     total = partial(sums, name, count=len(names))
     start, end = timeline.of_operations("start", "end")
-    launched, forward = _forward(timeline, tree, end - start)
-    gpu, backward = total(tree.inside(forward)), total(tree.inside(_backward(timeline, tree)))
+    launched, forward = _forward_work(timeline, tree, end - start)
+    gpu, backward = total(tree.inside(forward)), total(tree.inside(_backward_time(timeline, tree)))
     self_time = total(tree.own(host))
     rows: dict[str, Any] = {
         "name": names,
@@ -329,7 +327,7 @@ def modules(timeline: Timeline) -> Outcome:
     return Outcome(rows)
 
 
-def _forward(timeline: Timeline, tree: Nesting, time: Ints) -> tuple[Ints, Ints]:
+def _forward_work(timeline: Timeline, tree: Nesting, time: Ints) -> tuple[Ints, Ints]:
     """Return the number and the time of the operations that each call launched itself, by position."""
     operation, call = first_launches(timeline)
     calls = timeline.calls
@@ -339,7 +337,7 @@ def _forward(timeline: Timeline, tree: Nesting, time: Ints) -> tuple[Ints, Ints]
     return np.bincount(place[inside], minlength=len(spent)), spent
 
 
-def _backward(timeline: Timeline, tree: Nesting) -> Ints:
+def _backward_time(timeline: Timeline, tree: Nesting) -> Ints:
     """Return the time on the GPU of the gradients of the operators that each call executed itself."""
     table, operator_tree = timeline.operators, nesting(timeline)
     begun, ended = timeline.of_operations("start", "end")

@@ -10,7 +10,8 @@ from hpcprof.profiles.columns.joins import launch_pairs
 from hpcprof.profiles.columns.unique import number_texts, numbered_rows, object_array
 from hpcprof.profiles.timeline import Ints, Timeline
 
-_PID = 0xFFFFFF
+_PID_BITS = 0xFFFFFF
+"""The bits of a process number of nsys that are the process id."""
 
 
 def api(timeline: Timeline) -> Outcome:
@@ -73,7 +74,7 @@ def _groups(timeline: Timeline, kernel: Ints, call: Ints) -> tuple[dict[str, Any
     names, name = number_texts(timeline, table.name[kernel])
     functions, function = number_texts(timeline, calls.name[call], without_version)
     keys, group = numbered_rows(
-        calls.process[call] & _PID, calls.thread[call], table.device[kernel], function, name
+        calls.process[call] & _PID_BITS, calls.thread[call], table.device[kernel], function, name
     )
     columns = {
         "name": object_array(names[keys[:, 4]]),
