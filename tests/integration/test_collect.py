@@ -211,8 +211,8 @@ def test_json_rows_have_exactly_the_keys_of_their_analysis(
         for row in chain.from_iterable(table for _, table in found):
             assert list(row) == [column.name for column in analysis.columns]
     # No small profile has MPI and a GPU, counters of MPI programs, calls of the system, samples of GPUs,
-    # snapshots of memory, logs of Darshan, experts, operations of a table, or many noted steps; none says
-    # what its step takes alone.
+    # snapshots of memory, logs of Darshan, experts, operations of a table, results of ncu's rules, or many
+    # noted steps; none says what its step takes alone.
     memory = {"memory", "memory_use", "memory_over_step", "memory_snapshots", "host_memory"}
     of_some = {
         "offload",
@@ -223,6 +223,7 @@ def test_json_rows_have_exactly_the_keys_of_their_analysis(
         "expert_balance",
         "profiler_cost",
         "operation_slowdowns",
+        "ncu_rules",
     }
     assert empty == of_some | memory | {"darshan_files", "darshan_ranks", "darshan_steps"}
 
