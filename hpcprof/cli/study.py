@@ -210,7 +210,7 @@ def training_table(runs_dir: Path, output: Path | None, slowdown: str, metrics: 
     table = merging.training_table(merging.read_slowdown(pairs_file), merging.read_metrics(metrics_file))
     file = output or pairs_file.with_name("training.csv")
     write_csv(file, [str(name) for name in table], table.where(table.notna(), None).to_dict("records"))
-    echo(merging.what_is_in(table))
+    echo(merging.kernel_counts_sentence(table))
     if kernels := merging.kernels_to_measure(table):
         again = merging.measuring_command(metrics_file, kernels)
         option = (

@@ -12,6 +12,11 @@ _MEMORY = re.compile(r"(?P<number>0|[1-9]\d{0,8})(?P<unit>[KMGT])(I?B|I)?", re.I
 _SIZE_UNITS = ((1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "kB"))
 
 
+def capitalized(text: str) -> str:
+    """Return a text that begins with a capital letter; the others stay as they are."""
+    return text[:1].upper() + text[1:]
+
+
 def counted(number: int, noun: str) -> str:
     """Return a number with its noun in the singular or plural: ``"1 rank"``, ``"1,024 ranks"``."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -23,7 +23,7 @@ from hpcprof.results.collect.host_collect import collect_there
 from hpcprof.results.store.store import Store, open_store
 from hpcprof.runs.directory import Run
 from hpcprof.serve.catalogue import Catalogue
-from hpcprof.serve.sql import MOST_CHARACTERS, SqlDesk
+from hpcprof.serve.sql import MAX_SQL_CHARACTERS, SqlDesk
 from hpcprof.serve.tile_cache import TileCache
 from hpcprof.serve.tiles import Tiles
 from hpcprof.submit.remote.mirror import fetch_profiles, host_of
@@ -72,8 +72,8 @@ def _check_sizes(arguments: dict[str, Any]) -> None:
     for key, value in arguments.items():
         texts = value if isinstance(value, list) else [value]
         longest = max((len(text) for text in texts if isinstance(text, str)), default=0)
-        if longest > MOST_CHARACTERS or len(texts) > _MAX_TEXTS:
-            limits = f"at most {_MAX_TEXTS} texts of {MOST_CHARACTERS:,} characters"
+        if longest > MAX_SQL_CHARACTERS or len(texts) > _MAX_TEXTS:
+            limits = f"at most {_MAX_TEXTS} texts of {MAX_SQL_CHARACTERS:,} characters"
             raise UsageError(f"{key}: give {limits}.")
 
 

@@ -12,7 +12,7 @@ from hpcprof.common.units import counted, format_ns, visible
 from hpcprof.report.contents import Contents
 from hpcprof.results.store.analysis_table import Row
 
-_COLUMNS = (
+_PARTS = (
     ("compute", "compute", "compute_ns"),
     ("exposed-comm", "exposed communication", "exposed_comm_ns"),
     ("wait", "waiting for peers", "wait_for_peer_ns"),
@@ -32,15 +32,15 @@ IDLE_CAUSES = {
 }
 """Names of idle time, by its cause."""
 
-_UNEVEN = ("uneven", UNEVEN)
-_MOST_RANGES = 2
+_UNEVEN_PART = ("uneven", UNEVEN)
+_MAX_RANGES = 2
 _MIN_NOTED_SHARE = 0.01
 """Uneven steps are explained if they take more than this share of the step."""
 
-_SHORTEST, _FIGURES, _GAP = 4, 19, 2
+_MIN_NAME_WIDTH, _FIGURES_WIDTH, _COLUMN_GAP = 4, 19, 2
 _MIN_SHOWN_PCT = 0.1
-_BAR, _SHORTEST_BAR = 20, 8
-_BAR_FROM = 64
+_MAX_BAR, _MIN_BAR = 20, 8
+_MIN_WIDTH_FOR_BARS = 64
 """From this width in characters on, a terminal shows bars, which are shorter to leave room for ranges."""
 
 
@@ -126,9 +126,9 @@ def _columns(contents: Contents, analysis: str, *names: str) -> list[Any]:
 def _account(
     row: Row, steps: StepSet, kinds: int, ranks: int, waiting: str, causes: Sequence[_IdleTime]
 ) -> Account:
-    named = [(colour, name, row[column] or 0, "") for colour, name, column in _COLUMNS if column != "idle_ns"]
+    named = [(colour, name, row[column] or 0, "") for colour, name, column in _PARTS if column != "idle_ns"]
     named += [("idle", name, ns, where) for name, ns, where in _idle_parts(causes, row["idle_ns"])]
-    whole = _round_parts([*named, (*_UNEVEN, row["uneven_ns"], "")], row["elapsed_ns"])
+    whole = _round_parts([*named, (*_UNEVEN_PART, row["uneven_ns"], "")], row["elapsed_ns"])
     parts = tuple(part for part in whole if part.ns > 0)
     notes = _notes(steps, ranks, waiting, row["uneven_ns"] > _MIN_NOTED_SHARE * row["elapsed_ns"])
     figures = (row["elapsed_ns"], row["wall_p50_ns"], parts, steps, row["steps"], ranks, row["share_pct"])
@@ -146,7 +146,7 @@ def _idle_parts(causes: Sequence[_IdleTime], idle_ns: float) -> list[tuple[str, 
     idle = []
     for cause, ranges in sums.items():
         time = sum(ranges.values())
-        most = [name for name in sorted(ranges, key=lambda name: -ranges[name]) if name][:_MOST_RANGES]
+        most = [name for name in sorted(ranges, key=lambda name: -ranges[name]) if name][:_MAX_RANGES]
         idle.append((IDLE_CAUSES.get(cause, f"idle, {cause}"), idle_ns * time / total, " and ".join(most)))
     return sorted(idle, key=lambda part: -part[1])
 
@@ -181,7 +181,7 @@ def account_title(account: Account) -> str:
 
 
 def time_of_steps(counted_steps: int | None, steps: int, where: str, median: str) -> str:
-    """Return which steps an elapsed time counts, and the ``median`` beside it.
+    """Return the steps that an elapsed time counts, in words, and the ``median`` beside it.
 
     The median is of ``steps`` that all ranks have (``where``); None counts them all.
     """
@@ -199,16 +199,16 @@ def share(part: AccountPart, account: Account) -> str:
 
 def account_lines(account: Account, width: int) -> list[str]:
     """Return the account for a terminal: a line for each part with its time, its share, and a bar if wide."""
-    names = min(max(len(part.name) for part in account.parts), max(_SHORTEST, width - _FIGURES))
+    names = min(max(len(part.name) for part in account.parts), max(_MIN_NAME_WIDTH, width - _FIGURES_WIDTH))
     lines = []
-    room = width - names - _FIGURES - _GAP
+    room = width - names - _FIGURES_WIDTH - _COLUMN_GAP
     places = [f"  in {part.where}" if part.where else "" for part in account.parts]
-    fitting = [len(place) for place in places if len(place) + _SHORTEST_BAR <= room]
-    bar = min(_BAR, room - max(fitting, default=0))
+    fitting = [len(place) for place in places if len(place) + _MIN_BAR <= room]
+    bar = min(_MAX_BAR, room - max(fitting, default=0))
     for part, place in zip(account.parts, places, strict=True):
         name = part.name if len(part.name) <= names else f"{part.name[: names - 1]}…"
         line = f"{name:{names}}  {format_ns(part.ns):>8}  {share(part, account):>7}"
-        if width >= _BAR_FROM:
+        if width >= _MIN_WIDTH_FOR_BARS:
             line = f"{line}  {'█' * round(bar * part.ns / account.elapsed_ns):{bar}}"
             line += place if len(line) + len(place) <= width else ""
         lines.append(line.rstrip())

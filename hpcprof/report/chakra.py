@@ -38,10 +38,10 @@ from hpcprof.profiles.readers.operations.chakra import (
 from hpcprof.report.perfetto.encoding import varint
 from hpcprof.report.trace_events import Exported
 
-_TYPES = {kind: number for number, kind in NODE_KINDS.items()} | {"host": 4, "wait": 4}
+_NODE_TYPES = {kind: number for number, kind in NODE_KINDS.items()} | {"host": 4, "wait": 4}
 _ID, _CONTROL, _DATA = 1, 4, 5
-_VERSION = "0.0.4"
-_NUMBERS = ("step", "stage", "microbatch", "chunk", "replica")
+_SCHEMA_VERSION = "0.0.4"
+_POSITION_COLUMNS = ("step", "stage", "microbatch", "chunk", "replica")
 
 
 def export_chakra(
@@ -51,9 +51,7 @@ def export_chakra(
 
     Raises HpcprofError if no step has operations of all ranks.
     """
-    graphs = operation_graphs(table)
-    if not graphs:
-        raise HpcprofError("nothing to write: no step has operations of all ranks.")
+    graphs = graphs_to_write(table)
     if not names:
         numbers = {name: _anonymous_name(name, at) for at, name in enumerate(sorted(table["name"].unique()))}
         for graph in graphs:
@@ -65,11 +63,18 @@ def export_chakra(
         path = folder / f"rank.{rank}{SUFFIX}"
         progress(path)
         with replacing(path) as temporary, temporary.open("wb") as file:
-            file.write(_sized_field(_text(1, _VERSION)))
+            file.write(_sized_field(_text(1, _SCHEMA_VERSION)))
             for node in rank_operations(graphs, rank):
                 file.write(_sized_field(_node(node, begin)))
         written.append(path)
     return Exported(written)
+
+
+def graphs_to_write(table: pd.DataFrame) -> list[OperationGraph]:
+    """Return the graphs of a run's operations; raises HpcprofError if there are none."""
+    if graphs := operation_graphs(table):
+        return graphs
+    raise HpcprofError("nothing to write: no step has operations of all ranks.")
 
 
 def _anonymous_name(name: str, at: int) -> str:
@@ -129,14 +134,14 @@ def _node(node: RankOperation, begin: pd.Series) -> bytes:
     duration = round(float(graph.end[row, column] - graph.start[row, column]))
     own_ns = round(float(graph.own[row, column]))
     content = _number(_ID, node.number) + _text(NAME, str(values["name"]))
-    content += _number(TYPE, _TYPES[values["kind"]])
+    content += _number(TYPE, _NODE_TYPES[values["kind"]])
     content += b"".join(_number(_CONTROL, control) for control in node.control)
     content += b"".join(_number(_DATA, datum) for datum in node.data)
     content += _number(START, start // 1000) + _number(DURATION, own_ns // 1000)
     host = values["kind"] in ("host", "wait")
     content += _nested_field(ATTRIBUTE, _text(1, "is_cpu_op") + _number(BOOL_VAL, int(host)))
     numbers = {"start_ns": start, "duration_ns": duration, "own_ns": own_ns}
-    numbers |= {name: int(values[name]) for name in _NUMBERS if name in values and name != "step"}
+    numbers |= {name: int(values[name]) for name in _POSITION_COLUMNS if name in values and name != "step"}
     numbers["step"] = step
     if values["kind"] in COMMUNICATION:
         numbers["comm_size"] = max(int(values["bytes"]), 0)

@@ -14,11 +14,11 @@ from hpcprof.report.comparison import Comparison, in_a_sentence
 from hpcprof.report.formatting import format_value
 from hpcprof.results.store.analysis_table import Row
 
-_KERNELS = 8
+_MAX_KERNELS = 8
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """The characters that an XML 1.0 document cannot have, not even escaped."""
 
-_ADDRESS = re.compile(r"https?://[\w.~%/:+-]+", re.ASCII)
+_JOB_ADDRESS = re.compile(r"https?://[\w.~%/:+-]+", re.ASCII)
 
 _TITLE = "hpcprof compare"
 
@@ -50,11 +50,11 @@ def job_address(environment: Mapping[str, str]) -> str:
     """Return the address of the CI job that this is; empty if a browser could not open it."""
     github = [environment.get(f"GITHUB_{name}", "") for name in ("SERVER_URL", "REPOSITORY", "RUN_ID")]
     job = "{}/{}/actions/runs/{}".format(*github) if all(github) else environment.get("CI_JOB_URL", "")
-    return job if _ADDRESS.fullmatch(job) else ""
+    return job if _JOB_ADDRESS.fullmatch(job) else ""
 
 
 def artifact_sentence(page: Path | None, environment: Mapping[str, str]) -> str:
-    """Return where the page of a comparison is, among what the job of a CI system keeps; empty if nowhere."""
+    """Return the place of a comparison's page, among the artifacts of a CI job; empty without a page."""
     job = job_address(environment)
     return f"The page is {page}{job and f', an artifact of {job}'}." if page else ""
 
@@ -62,11 +62,11 @@ def artifact_sentence(page: Path | None, environment: Mapping[str, str]) -> str:
 def github_annotation(compared: Comparison) -> str:
     """Return the workflow command that shows the verdict; a regression is an error."""
     level = "error" if compared.regressed else "warning" if compared.is_open else "notice"
-    title = _data(_TITLE).replace(":", "%3A").replace(",", "%2C")
-    return f"::{level} title={title}::{_data(verdict_sentence(compared))}"
+    title = _escaped_message(_TITLE).replace(":", "%3A").replace(",", "%2C")
+    return f"::{level} title={title}::{_escaped_message(verdict_sentence(compared))}"
 
 
-def _data(text: str) -> str:
+def _escaped_message(text: str) -> str:
     """Escape the message of a workflow command: nothing in it may end the line."""
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
@@ -80,7 +80,7 @@ def markdown_summary(compared: Comparison, job: str = "") -> str:
         lines += ["| part of a step | difference |", "|---|---:|"]
         lines += [f"| {_cell(name)} | {signed_ns(change)} |" for name, change in waterfall.parts.items()]
         lines += [f"| **step** | **{signed_ns(waterfall.difference_ns)}** |", ""]
-    rows = compared.rows("kernel_difference")[:_KERNELS] if compared.differences else []
+    rows = compared.rows("kernel_difference")[:_MAX_KERNELS] if compared.differences else []
     if rows:
         names = ("count", "shape", "duration")
         lines += [f"| kernel | change | difference | {' | '.join(names)} |", "|---|---|---:|---:|---:|---:|"]

@@ -26,7 +26,7 @@ from hpcprof.analysis.explain.explanation import Explanation
 from hpcprof.analysis.framework.declaration import Analysis
 from hpcprof.analysis.framework.registry import ACROSS_RUNS
 from hpcprof.common.notebook import InNotebooks
-from hpcprof.common.units import counted, format_ns, time_unit, visible
+from hpcprof.common.units import capitalized, counted, format_ns, time_unit, visible
 from hpcprof.profiles.kernel_names import short_name
 from hpcprof.report.explanation import named
 from hpcprof.report.formatting import metric_label
@@ -42,11 +42,11 @@ from hpcprof.runs.directory import Run
 _MAX_ROWS = {"kernel_difference": 8, "collective_difference": 5, "idle_difference": 5, "memory_difference": 8}
 """Maximum number of rows of an analysis that a comparison shows."""
 
-_DIFFERENCE = ("difference_ns",)
+_DIFFERENCE_COLUMN = ("difference_ns",)
 _NAMED_ANALYSES = {
-    "kernel_difference": ("kernel", ("name",), _DIFFERENCE),
+    "kernel_difference": ("kernel", ("name",), _DIFFERENCE_COLUMN),
     "collective_difference": ("collective", ("op",), ("count_effect_ns", "size_effect_ns")),
-    "idle_difference": ("idle time,", ("cause", "range"), _DIFFERENCE),
+    "idle_difference": ("idle time,", ("cause", "range"), _DIFFERENCE_COLUMN),
 }
 """The analyses that name what takes longer: what it is, and the columns with its name and with the increase.
 
@@ -130,7 +130,7 @@ class Comparison(InNotebooks):
         }
 
     def explanation(self, store: Store, width: int) -> RenderableType:
-        """Return what explains the difference, for a terminal of ``width`` characters."""
+        """Return the explanation of the difference, for a terminal of ``width`` characters."""
         return Group(*self._explanation(store, width))
 
     def _explanation(self, store: Store, width: int) -> Iterator[RenderableType]:
@@ -145,7 +145,7 @@ class Comparison(InNotebooks):
             rows = self.rows(name)
             if rows:
                 shown_rows, analysis = rows[:limit], ACROSS_RUNS[name]
-                if self._whole(name):
+                if self._is_of_captures(name):
                     shown_rows, analysis = _per_capture(shown_rows, analysis)
                 yield from titled(analysis.title, analysis, shown_rows, width)
             if len(rows) > limit:
@@ -173,7 +173,7 @@ class Comparison(InNotebooks):
         )
         return replace(self.analysis, columns=columns, main_columns=()), table
 
-    def _whole(self, name: str) -> bool:
+    def _is_of_captures(self, name: str) -> bool:
         """Return whether the figures of an analysis are of whole captures, since not all have steps."""
         return WHOLE_CAPTURES in self.differences[name].reasons.get(WHOLE_RUN, "")
 
@@ -199,15 +199,15 @@ class Comparison(InNotebooks):
         if not self.regressed:
             return ""
         remark_text = next((remark for remark in remarks(self.table) if remark.startswith(CLOCKS_DIFFER)), "")
-        return f"{remark_text[:1].upper()}{remark_text[1:].partition('; ')[0]}. " if remark_text else ""
+        return f"{capitalized(remark_text.partition('; ')[0])}. " if remark_text else ""
 
     def conclusion(self) -> str:
         """Return the conclusion in a sentence; empty if nothing regressed and every verdict is certain."""
         parts = [part for remark in remarks(self.table) for part in remark.split("; ")]
         lacking = "".join(f"Not judged: {part}. " for part in parts if part.startswith(NOT_MEASURED))
-        return f"{lacking}{self._of_metrics()}".rstrip()
+        return f"{lacking}{self._verdict_sentence()}".rstrip()
 
-    def _of_metrics(self) -> str:
+    def _verdict_sentence(self) -> str:
         worse = [metric_label(row["metric"]) for row in self.table.rows if row["verdict"] == REGRESSION]
         if worse:
             return f"{self.other_clocks()}Regression: {'; '.join(worse)}."
@@ -277,10 +277,10 @@ def _find_explanation(run: Run, store: Store) -> Explanation | None:
     return kept_explanation(run, store)
 
 
-_LEAST_SHARE = 0.01
+_MIN_NAMED_SHARE = 0.01
 """Minimum share of all changes for a part that the sentence names."""
 
-_LONGEST_BAR, _SHORTEST_BAR = 40, 8
+_MAX_BAR, _MIN_BAR = 40, 8
 _UP_BARS, _DOWN_BARS = "█", "░"
 
 
@@ -319,7 +319,7 @@ def in_a_sentence(parts: Waterfall) -> str:
     """Return the difference in one sentence, the largest parts first: ``+477 µs a step: compute +90, …``."""
     factor, unit = time_unit(max(map(abs, (parts.difference_ns, *parts.parts.values()))))
     changes = sorted(parts.parts.items(), key=lambda part: -abs(part[1]))
-    least = _LEAST_SHARE * sum(abs(change) for _, change in changes)
+    least = _MIN_NAMED_SHARE * sum(abs(change) for _, change in changes)
     changed = [
         f"{name} {_signed_value(change, factor)}"
         for name, change in changes
@@ -350,8 +350,8 @@ def waterfall_lines(parts: Waterfall, width: int) -> Iterator[str]:
     named |= {name: f"{_signed_value(change, factor)} {unit}" for name, change in parts.parts.items()}
     named["B"] = format_ns(parts.b_ns)
     label, value = (max(map(len, texts)) for texts in (named, named.values()))
-    room = min(_LONGEST_BAR, width - label - value - 6)
-    bars = _bars(list(parts.parts.values()), room) if room >= _SHORTEST_BAR else [""] * len(parts.parts)
+    room = min(_MAX_BAR, width - label - value - 6)
+    bars = _bars(list(parts.parts.values()), room) if room >= _MIN_BAR else [""] * len(parts.parts)
     for (name, text), bar in zip(named.items(), ["", *bars, ""], strict=True):
         yield f"  {name:{label}}  {text:>{value}}  {bar}".rstrip()
 

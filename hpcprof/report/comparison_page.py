@@ -54,7 +54,7 @@ def html_comparison(
     return render_page(
         template,
         [
-            _metrics(compared),
+            _metrics_table(compared),
             *(_table(ACROSS_RUNS[name], table) for name, table in zip(DIFFERENCES, differences, strict=True)),
         ],
         data,
@@ -90,7 +90,7 @@ def _table(analysis: Analysis, table: AnalysisTable) -> PageTable:
     return analysis_table(analysis, table.rows, pointer, reasons(table))
 
 
-def _metrics(compared: Comparison) -> PageTable:
+def _metrics_table(compared: Comparison) -> PageTable:
     """Return the table of the metrics, whose sides have the unit of their metric."""
     table = _table(compared.analysis, compared.table)
     for column in table.data["columns"] if table.data else ():
@@ -102,7 +102,7 @@ def _metrics(compared: Comparison) -> PageTable:
     return table
 
 
-_COLOURS = {
+_PART_COLOURS = {
     "compute": "compute",
     COMMUNICATION: "exposed-comm",
     WAITING: "wait",
@@ -150,9 +150,9 @@ def side_accounts(steps: Sequence[Row], idle: Sequence[Row]) -> tuple[list[SideB
     parts: list[_Part] = []
     for row in steps:
         if row["part"] == "idle":
-            parts += _by_cause(_sides(row), idle)
+            parts += _idle_parts(_sides(row), idle)
         elif row is not whole:
-            parts.append(_Part(row["part"], _COLOURS.get(row["part"], "uneven"), _sides(row)))
+            parts.append(_Part(row["part"], _PART_COLOURS.get(row["part"], "uneven"), _sides(row)))
     parts = [part for part in parts if any(part.sides)]
     classes = [*patterned(part.colour for part in parts)]
     # A part below zero has no length; so the others may be longer than the step.
@@ -172,7 +172,7 @@ def _sides(row: Row) -> tuple[int, int]:
     return row["a_ns"], row["b_ns"]
 
 
-def _by_cause(sides: tuple[int, int], rows: Iterable[Row]) -> list[_Part]:
+def _idle_parts(sides: tuple[int, int], rows: Iterable[Row]) -> list[_Part]:
     """Divide the idle time of both sides as all their idle time is divided by cause, to the nanosecond."""
     sums: dict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
     for row in rows:

@@ -29,7 +29,7 @@ from hpcprof.submit.runs.failures import RankFailure, failed_ranks, launch_failu
 from hpcprof.submit.schedulers.base import JobState, JobStatus
 from hpcprof.workloads.schema import RankResult
 
-_ABOUT_GPUS = frozenset({"gpu", "mem", "device", "host", "offload"})
+_GPU_WORDS = frozenset({"gpu", "mem", "device", "host", "offload"})
 """Words in the names of columns about GPUs, what is copied to them, and what a host does for them."""
 
 _COUNTS = (("kernels", "instances", "kernel"), ("memops", "count", "memory operation"))
@@ -136,7 +136,7 @@ class Contents:
         unused = {
             column.name
             for column in analysis.columns
-            if _ABOUT_GPUS.intersection(column.name.split("_")) and not any(values.get(column.name, ()))
+            if _GPU_WORDS.intersection(column.name.split("_")) and not any(values.get(column.name, ()))
         }
         return replace(
             analysis,
@@ -208,7 +208,7 @@ def _explanation(run: Run, store: Store, profiled: bool, unprofiled: bool) -> Ex
 
 
 def _missing_profile_reason(run: Run, store: Store) -> str:
-    """Return why there is no profile of a run."""
+    """Return the reason why a run has no profile."""
     if run.manifest is not None and not run.manifest.job.profiled_ranks:
         return "the run used no profiler"
     if reason := why_unprofiled(run):
@@ -242,7 +242,7 @@ def _sum(table: AnalysisTable, column: str, ranks: Set[int]) -> int:
 
 
 def _steps_per_rank(steps: Counter[int], ranks: int) -> str:
-    """Return how many steps each rank took; the same step of several ranks counts once."""
+    """Return the number of steps of each rank in words; the same step of several ranks counts once."""
     low, high = (min(steps.values()) if len(steps) == ranks else 0), max(steps.values(), default=0)
     if low < high:
         return f"{low:,} to {counted(high, 'step')} each"

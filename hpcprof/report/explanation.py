@@ -27,21 +27,21 @@ from hpcprof.analysis.explain.explanation import (
     StepSummary,
 )
 from hpcprof.analysis.stalls.evidence import describe
-from hpcprof.common.units import counted, format_ns, listed, named_ranks, shortened, visible
+from hpcprof.common.units import capitalized, counted, format_ns, listed, named_ranks, shortened, visible
 from hpcprof.report.account import time_of_steps
 
-_LABELS = 12
-_INDENT = 3
-_NARROWEST = 20
-_NAMED_RANKS = 8
-_NAMED_STEPS = 5
+_LABEL_WIDTH = 12
+_INDENT_WIDTH = 3
+_MIN_LINE_WIDTH = 20
+_MAX_NAMED_RANKS = 8
+_MAX_NAMED_STEPS = 5
 _MAX_TIME_RATIO = 1.02
 """Kinds of steps whose times differ by less differ in where their time goes."""
 
 _MIN_PROFILER_SHARE = 0.02
 """Minimum share of a step that a typical profiler may have, for a word about how much it is."""
 
-_MOSTLY_COMPUTE = 80.0
+_MOSTLY_COMPUTE_PCT = 80.0
 """Minimum share of compute in a step, in percent, beside which nothing else can be gained."""
 
 _OUTSIDE_PLACES = ("between MPI_", "before MPI_", "after MPI_")
@@ -80,7 +80,7 @@ def write_explanation(explanation: Explanation) -> WrittenExplanation:
         conclusion(explanation),
         [
             WrittenFinding(
-                f"{number}. {_capital(cause_of(finding.cause).title)}: {cause_of(finding.cause).meaning}",
+                f"{number}. {capitalized(cause_of(finding.cause).title)}: {cause_of(finding.cause).meaning}",
                 described(finding, explanation),
                 evidence(finding),
             )
@@ -92,7 +92,7 @@ def write_explanation(explanation: Explanation) -> WrittenExplanation:
 
 
 def unjudged_rows(explanation: Explanation) -> list[tuple[str, str]]:
-    """Return what could not be judged, in words, and why; without what the conclusion says."""
+    """Return the subjects that could not be judged, each with the reason; without those of the conclusion."""
     in_conclusion = set() if explanation.shown() else {WAITING, IDLE, PAGES, CAUSES}
     if explanation.step.wall_p50_ns is None:
         in_conclusion.add(CAUSES)
@@ -110,7 +110,9 @@ def explanation_text(explanation: Explanation, width: int, in_full: Callable[[st
     ``in_full`` returns the command that shows an analysis.
     """
     failed = (
-        _wrapped_lines(_capital(f"{explanation.failure['summary']}."), width) if explanation.failure else ()
+        _wrapped_lines(capitalized(f"{explanation.failure['summary']}."), width)
+        if explanation.failure
+        else ()
     )
     return Group(*failed, *_explanation(write_explanation(explanation), width, in_full))
 
@@ -119,36 +121,36 @@ def _explanation(explained: WrittenExplanation, width: int, in_full: Callable[[s
     for sentence in explained.conclusion:
         yield from _wrapped_lines(sentence, width)
     for finding in explained.findings:
-        yield from _heading(finding.title, width, _INDENT)
+        yield from _heading(finding.title, width, _INDENT_WIDTH)
         for label, text in finding.described:
             yield from _labelled_lines(label, text, width)
         for analysis, figures in finding.evidence:
             yield from _labelled_lines("evidence", "; ".join(figures), width)
-            yield _unbroken_line(f"{'':{_INDENT + _LABELS}}{in_full(analysis)}")
+            yield _unbroken_line(f"{'':{_INDENT_WIDTH + _LABEL_WIDTH}}{in_full(analysis)}")
     for title, lines in ((HIDDEN, explained.hidden), ("Not judged", explained.not_judged)):
         if lines:
             yield from _heading(title, width)
         for line in lines:
-            yield from _wrapped_lines(line, width, first=_INDENT, indent=_INDENT)
+            yield from _wrapped_lines(line, width, first=_INDENT_WIDTH, indent=_INDENT_WIDTH)
 
 
 def conclusion(explanation: Explanation) -> list[str]:
-    """Return why the run stood still if it did, what a step takes, what it would take without the findings.
+    """Return sentences on a stall, the time of a step, and its time without the findings.
 
-    How exact that is comes last.
+    The error of the replay comes last.
     """
-    return [*stall_verdict(explanation), *_slower(explanation), *_of_steps(explanation)]
+    return [*stall_verdict(explanation), *_trend_sentences(explanation), *_step_sentences(explanation)]
 
 
 def opening_sentences(explanation: Explanation) -> list[str]:
-    """Return why a run stood still, and what its noted steps take: what no account of profiles shows."""
+    """Return the sentences that no account of profiles shows: on a stall, and on steps that were noted."""
     step = explanation.step
     noted = step.source == HOOK and step.priced_ns is not None
-    return [*stall_verdict(explanation), *(_takes(step, step.priced_ns) if noted and step.priced_ns else ())]
+    return [*stall_verdict(explanation), *(_timing(step, step.priced_ns) if noted and step.priced_ns else ())]
 
 
 def stall_verdict(explanation: Explanation) -> list[str]:
-    """Return why the run stood still, if it did."""
+    """Return a sentence on the stall of the run, if it had one."""
     stall = explanation.stall
     if stall is None:
         return []
@@ -157,8 +159,8 @@ def stall_verdict(explanation: Explanation) -> list[str]:
     return [f"The run stood still{since}{step}. {describe(stall)}"]
 
 
-def _slower(explanation: Explanation) -> list[str]:
-    """Return since when steps took longer, with the first finding of the steps recorded after that."""
+def _trend_sentences(explanation: Explanation) -> list[str]:
+    """Return the step from which steps take longer, with the first finding of those recorded after it."""
     trend = explanation.slower
     if trend is None:
         return []
@@ -170,24 +172,24 @@ def _slower(explanation: Explanation) -> list[str]:
     ]
 
 
-def _of_steps(explanation: Explanation) -> list[str]:
+def _step_sentences(explanation: Explanation) -> list[str]:
     step = explanation.step
     if step.priced_ns is None or step.wall_p50_ns is None:
         reasons = [visible(item.reason) for item in explanation.not_judged if item.what == CAUSES]
         sentences = [f"{': '.join(['No step was found, so savings are unknown', *reasons])}."]
     else:
-        sentences = [*_takes(step, step.priced_ns)]
+        sentences = [*_timing(step, step.priced_ns)]
         if step.once:
             long = [f"step {row.step}: {format_ns(row.extra_ns)} of {row.where}" for row in step.once]
             sentences.append(f"Single long steps are not part of that: {listed(long, 3)}.")
-        sentences += [*_kinds(step), *_gains(explanation, step.priced_ns)]
+        sentences += [*_kinds(step), *_gain_sentences(explanation, step.priced_ns)]
     if step.replay_error_pct is not None:
         sentences.append(_replay_text(step.replay_error_pct, step.explained_steps, step.steps))
     return sentences
 
 
-def _takes(step: StepSummary, priced_ns: int) -> Iterator[str]:
-    """Yield what a step takes, alone and recorded, and what is known of the profiler's share."""
+def _timing(step: StepSummary, priced_ns: int) -> Iterator[str]:
+    """Yield sentences on the time of a step, alone and recorded, and on the profiler's share of it."""
     alone, recorded, steps = step.alone_ns, step.recorded_elapsed_ns, _measured_steps_text(step)
     if alone is None or recorded is None:
         yield _measured_step(step, priced_ns, steps)
@@ -220,12 +222,12 @@ def _takes(step: StepSummary, priced_ns: int) -> Iterator[str]:
 def _measured_step(step: StepSummary, time_ns: int, steps: str) -> str:
     """Return the time of a step or, where none was found, of all that is judged."""
     if step.source == CAPTURE:
-        return f"{steps[0].upper()}{steps[1:]}. It takes {format_ns(time_ns)}."
+        return f"{capitalized(steps)}. It takes {format_ns(time_ns)}."
     return f"A step takes {format_ns(time_ns)} ({steps})."
 
 
 def _measured_steps_text(step: StepSummary) -> str:
-    """Return of which steps the time of a step is, and their median beside their elapsed time."""
+    """Return the steps that the time of a step is of, and their median beside their elapsed time."""
     if step.source == CAPTURE:
         return "no step was found, so all judged work is one: collect --step-range NAME chooses another"
     # A program notes the sum of several short steps, and the median of these.
@@ -247,18 +249,20 @@ def _kinds(step: StepSummary) -> Iterator[str]:
         yield f"The steps are of {len(step.kinds)} kinds (medians): {', '.join(kinds)}."
 
 
-def _gains(explanation: Explanation, wall_ns: int) -> list[str]:
-    """Return what a step would take without the first finding, and without all of them."""
+def _gain_sentences(explanation: Explanation, wall_ns: int) -> list[str]:
+    """Return sentences on the time of a step without the first finding, and without all of them."""
     priced = [finding for finding in explanation.shown() if finding.saving_ns is not None]
     if not priced:
-        return [_nothing(explanation)]
+        return [_no_price_text(explanation)]
     sentences = []
     # Other findings may explain the same single steps, so that both savings do not add up.
     replayed = [finding for finding in priced if not has_trait(finding.cause, Trait.SINGLE_STEPS)]
     names = [_remedy_text(finding, explanation) for finding in replayed]
     # A mean over all steps of a run without a profile may exceed their median.
     if replayed and (replayed[0].saving_ns or 0) < wall_ns:
-        sentences.append(f"{_capital(names[0])} it would take about {_step_without(wall_ns, replayed[:1])}.")
+        sentences.append(
+            f"{capitalized(names[0])} it would take about {_step_without(wall_ns, replayed[:1])}."
+        )
     # Savings in two or three steps, the first of which takes long, add up to more than a mean step.
     if len(replayed) > 1 and sum(finding.saving_ns or 0 for finding in replayed) < wall_ns:
         sentences.append(f"Also {' and '.join(names[1:])}: about {_step_without(wall_ns, replayed)}.")
@@ -276,8 +280,8 @@ _UNEXPLAINED_TIME = (WAITING, IDLE, PAGES)
 """The subjects in `NotJudged` of time that no finding explains."""
 
 
-def _nothing(explanation: Explanation) -> str:
-    """Return why no finding has a price: none has one, the run is healthy, or no step could be replayed."""
+def _no_price_text(explanation: Explanation) -> str:
+    """Return the reason why no finding has a price: the run is healthy, or no step could be replayed."""
     memory = [
         named(cause, explanation) for cause in explanation.shown() if has_trait(cause.cause, Trait.MEMORY)
     ]
@@ -292,7 +296,7 @@ def _nothing(explanation: Explanation) -> str:
     nothing = f"Nothing was found that would shorten {whole} by {LEAST_ESTIMATE_PCT:.0f} % or more."
     compute = explanation.step.compute_pct or 0.0
     is_complete = all(finding.cause != Cause.CAPTURE_INCOMPLETE for finding in explanation.shown())
-    if compute >= _MOSTLY_COMPUTE and is_complete and not explanation.step.is_alone:
+    if compute >= _MOSTLY_COMPUTE_PCT and is_complete and not explanation.step.is_alone:
         nothing += f" Compute takes {compute:.0f} % of it: what remains is to compute faster."
     if kernel := explanation.step.kernel:
         nothing += f" {visible(kernel.name)} takes {kernel.share_pct:.0f} % of it"
@@ -312,7 +316,7 @@ def _nothing(explanation: Explanation) -> str:
 
 
 def _step_without(wall_ns: int, findings: Sequence[Finding]) -> str:
-    """Return what a step takes without findings, each of which was judged without those before it."""
+    """Return the time of a step without findings, each of which was judged without those before it."""
     saving = min(wall_ns, sum(finding.saving_ns or 0 for finding in findings))
     return f"{format_ns(wall_ns - saving)}, {100 * saving / wall_ns:.1f} % less"
 
@@ -331,7 +335,7 @@ def named(finding: Finding, explanation: Explanation) -> str:
     return " together with ".join(parts)
 
 
-def _place(finding: Finding) -> str:
+def _place_name(finding: Finding) -> str:
     """Return the place of a finding in words, also where the whole step has no range to name it."""
     # Without a price, it may be a sentence.
     place = finding.where if finding.saving_ns is None else shortened(finding.where)
@@ -339,13 +343,13 @@ def _place(finding: Finding) -> str:
 
 
 def place_text(finding: Finding, explanation: Explanation) -> str:
-    """Return where a finding is, to follow what it is: `` in data on all ranks``."""
-    where, ranks = _place(finding), _on_ranks(finding.ranks, explanation)
+    """Return the place of a finding, to follow its name: `` in data on all ranks``."""
+    where, ranks = _place_name(finding), _ranks_text(finding.ranks, explanation)
     if finding.cause == Cause.CAPTURE_INCOMPLETE:  # Its place is what was lost.
         return f": {where}"
     if finding.cause == Cause.STEP_SPIKES:  # Its place names the steps.
         return f" in {where}{ranks}"
-    steps = _in_steps(finding, explanation.step)
+    steps = _steps_text(finding, explanation.step)
     if finding.cause == Cause.STEP_DRIFT:  # Its place is the whole capture.
         return f"{ranks}{steps}"
     # A place between calls says by itself where it is.
@@ -353,7 +357,7 @@ def place_text(finding: Finding, explanation: Explanation) -> str:
     return f" {inside}{where}{ranks}{steps}" if where else f"{ranks}{steps}"
 
 
-def _in_steps(finding: Finding, step: StepSummary) -> str:
+def _steps_text(finding: Finding, step: StepSummary) -> str:
     """Return the steps that have a cause; those in a row by the first and the last.
 
     Steps that were not replayed may have it too. A drift is of all steps.
@@ -363,7 +367,7 @@ def _in_steps(finding: Finding, step: StepSummary) -> str:
     parts = [f"{a}" if a == b else f"{a} to {b}" for a, b in zip(first, last, strict=True)]
     if not parts:
         return ""
-    named = ", ".join(parts[:_NAMED_STEPS]) + (", …" if len(parts) > _NAMED_STEPS else "")
+    named = ", ".join(parts[:_MAX_NAMED_STEPS]) + (", …" if len(parts) > _MAX_NAMED_STEPS else "")
     steps = f"step{'s' if len(finding.steps) > 1 else ''}"
     if step.explained_steps in (0, step.steps) or finding.cause == Cause.STEP_DRIFT:
         return f", in {steps} {named} only"
@@ -381,16 +385,12 @@ def joint_causes_text(finding: Finding, explanation: Explanation) -> str:
     return f"Only without {' and '.join(names)} as well; alone it saves little." if names else ""
 
 
-def _capital(text: str) -> str:
-    return text[0].upper() + text[1:]
-
-
-def _on_ranks(ranks: Sequence[int], explanation: Explanation) -> str:
+def _ranks_text(ranks: Sequence[int], explanation: Explanation) -> str:
     if not ranks or explanation.step.ranks == 1:
         return ""
     if len(ranks) == explanation.step.ranks:
         return " on all ranks"
-    return f" on {named_ranks(ranks, _NAMED_RANKS)}"
+    return f" on {named_ranks(ranks, _MAX_NAMED_RANKS)}"
 
 
 def saved(finding: Finding, explanation: Explanation | None = None) -> str:
@@ -408,14 +408,14 @@ def saved(finding: Finding, explanation: Explanation | None = None) -> str:
 
 def described(finding: Finding, explanation: Explanation) -> list[tuple[str, str]]:
     """Return the details of a finding as pairs of a label and its text."""
-    steps = "" if finding.cause == Cause.STEP_SPIKES else _in_steps(finding, explanation.step)
+    steps = "" if finding.cause == Cause.STEP_SPIKES else _steps_text(finding, explanation.step)
     # The losses name their ranks.
-    ranks = "" if finding.cause == Cause.CAPTURE_INCOMPLETE else _on_ranks(finding.ranks, explanation)
-    where = f"{_place(finding)}{ranks}{steps}"
+    ranks = "" if finding.cause == Cause.CAPTURE_INCOMPLETE else _ranks_text(finding.ranks, explanation)
+    where = f"{_place_name(finding)}{ranks}{steps}"
     pairs = [
         ("cause", finding.cause),
         ("where", where.strip()),
-        ("kind", "" if finding.kind is None else _kind(finding.kind, explanation.step)),
+        ("kind", "" if finding.kind is None else _kind_text(finding.kind, explanation.step)),
         ("source", "; ".join(map(written_source, finding.source or ()))),
         ("saving", saved(finding, explanation)),
         ("together", joint_causes_text(finding, explanation)),
@@ -426,7 +426,7 @@ def described(finding: Finding, explanation: Explanation) -> list[tuple[str, str
     return [(label, text) for label, text in pairs if text]
 
 
-def _kind(number: int, step: StepSummary) -> str:
+def _kind_text(number: int, step: StepSummary) -> str:
     share = next((f", {kind.share_pct:.0f} % of the steps" for kind in step.kinds if kind.kind == number), "")
     return f"only steps of kind {number} of {len(step.kinds)}{share}"
 
@@ -440,7 +440,7 @@ def written_source(source: Source) -> str:
 
 
 def evidence(finding: Finding) -> list[tuple[str, list[str]]]:
-    """Return what shows a finding by the analysis that has the figures, of each rank the largest."""
+    """Return the evidence of a finding: figures by their analysis, of each rank the largest."""
     texts_by_analysis: dict[str, list[str]] = {}
     largest: dict[tuple[str, int | None, str], tuple[str, str]] = {}
     # Explanations of earlier versions have no words.
@@ -471,12 +471,12 @@ def in_short(explanation: Explanation) -> list[str]:
         lines += [f"or: {other}" for other in alternative_texts(finding, explanation)]
         lines.append(f"remedy: {visible(finding.remedy)}")
     step = explanation.step
-    takes = [*_takes(step, step.priced_ns)] if step.priced_ns is not None else []
+    takes = [*_timing(step, step.priced_ns)] if step.priced_ns is not None else []
     priced = takes if step.is_alone else takes[1:] if lines else []
     has_saving = any(finding.saving_ns is not None for finding in explanation.shown())
     lost = (REST,) if has_saving or not lines else (REST, *_UNEXPLAINED_TIME)
-    uncovered = [f"{_capital(row.reason)}." for row in explanation.not_judged if row.what in lost]
-    return [*_slower(explanation), *priced, *(lines or [_nothing(explanation)]), *uncovered]
+    uncovered = [f"{capitalized(row.reason)}." for row in explanation.not_judged if row.what in lost]
+    return [*_trend_sentences(explanation), *priced, *(lines or [_no_price_text(explanation)]), *uncovered]
 
 
 def prediction_text(prediction: Prediction, changed: bool, width: int) -> RenderableType:
@@ -525,9 +525,9 @@ def _heading(text: str, width: int, indent: int = 0) -> Iterator[Text]:
 
 
 def _labelled_lines(label: str, text: str, width: int) -> Iterator[Text]:
-    first, *further_lines = _lines(text, width - _INDENT - _LABELS)
-    yield _unbroken_line(f"{'':{_INDENT}}{label:{_LABELS}}{first}")
-    yield from (_unbroken_line(f"{'':{_INDENT + _LABELS}}{line}") for line in further_lines)
+    first, *further_lines = _lines(text, width - _INDENT_WIDTH - _LABEL_WIDTH)
+    yield _unbroken_line(f"{'':{_INDENT_WIDTH}}{label:{_LABEL_WIDTH}}{first}")
+    yield from (_unbroken_line(f"{'':{_INDENT_WIDTH + _LABEL_WIDTH}}{line}") for line in further_lines)
 
 
 def _wrapped_lines(text: str, width: int, style: str = "", first: int = 0, indent: int = 0) -> Iterator[Text]:
@@ -537,7 +537,7 @@ def _wrapped_lines(text: str, width: int, style: str = "", first: int = 0, inden
 
 
 def _lines(text: str, width: int) -> list[str]:
-    return textwrap.wrap(text, max(_NARROWEST, width), break_on_hyphens=False) or [""]
+    return textwrap.wrap(text, max(_MIN_LINE_WIDTH, width), break_on_hyphens=False) or [""]
 
 
 def _unbroken_line(line: str, style: str = "") -> Text:

@@ -28,7 +28,7 @@ from hpcprof.results.store.analysis_table import Row
 from hpcprof.results.store.store import Store, open_store
 from hpcprof.runs.directory import Run
 
-_SPAN = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
+_NUMBER_SPAN = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 
 
 class ExportFormat(Enum):
@@ -129,7 +129,7 @@ def _spans(option: str, text: str) -> list[tuple[int, int]]:
     """Return the spans of numbers that a user wrote, such as ``0,3-5``."""
     spans = []
     for part in text.split(",") if text else ():
-        match = _SPAN.fullmatch(part.strip())
+        match = _NUMBER_SPAN.fullmatch(part.strip())
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if first > last:
             raise UsageError(f"{option} {text}: give numbers and ranges, such as 0,3-5.")
@@ -145,11 +145,11 @@ def _ranks_among(spans: Sequence[tuple[int, int]], ranks: Sequence[int], run: Ru
     return [rank for rank in ranks if not spans or any(first <= rank <= last for first, last in spans)]
 
 
-_REASONS = tuple(
+_REASON_COLUMNS = tuple(
     Column(name, kind) for name, kind in (("rank", Kind.INT), ("analysis", Kind.TEXT), ("reason", Kind.TEXT))
 )
 
-_LOSSES = tuple(Column(name, Kind.TEXT) for name in ("analysis", "loss"))
+_LOSS_COLUMNS = tuple(Column(name, Kind.TEXT) for name in ("analysis", "loss"))
 
 
 def export_tables(run: Run, store: Store, form: str, folder: Path) -> list[Path]:
@@ -160,7 +160,7 @@ def export_tables(run: Run, store: Store, form: str, folder: Path) -> list[Path]
     """
     if not store.exists() or not store.profiles(run.id):
         raise not_collected_error(run, store)
-    write = _parquet if form == "parquet" else _csv
+    write = _to_parquet if form == "parquet" else _to_csv
     stored = dict(RunTables(run, store))
     reasons = [
         (rank, name, reason) for name, table in stored.items() for rank, reason in table.reasons.items()
@@ -168,7 +168,7 @@ def export_tables(run: Run, store: Store, form: str, folder: Path) -> list[Path]
     losses = [(name, sentence) for name, table in stored.items() for sentence in table.losses]
     tables = {name: (ANALYSES[name].columns, table.columns) for name, table in stored.items()}
     steps = {name: str(table.steps) for name, table in stored.items() if table.steps is not None}
-    for name, columns, rows in (("reasons", _REASONS, reasons), ("losses", _LOSSES, losses)):
+    for name, columns, rows in (("reasons", _REASON_COLUMNS, reasons), ("losses", _LOSS_COLUMNS, losses)):
         tables[name] = columns, {column.name: [row[at] for row in rows] for at, column in enumerate(columns)}
     written = []
     try:
@@ -191,7 +191,7 @@ def write_csv(path: Path, columns: Sequence[str], rows: Sequence[Row]) -> None:
             _write(temporary, columns, ([row.get(name, "") for name in columns] for row in rows))
 
 
-def _csv(path: Path, columns: Sequence[Column], values: Mapping[str, list[Any]], _: str) -> None:
+def _to_csv(path: Path, columns: Sequence[Column], values: Mapping[str, list[Any]], _: str) -> None:
     names = [column.name for column in columns]
     _write(path, names, zip(*(values[name] for name in names), strict=True))
 
@@ -203,7 +203,7 @@ def _write(path: Path, columns: Sequence[str], rows: Iterable[Iterable[Any]]) ->
         writer.writerows(rows)
 
 
-def _parquet(path: Path, columns: Sequence[Column], values: Mapping[str, list[Any]], steps: str) -> None:
+def _to_parquet(path: Path, columns: Sequence[Column], values: Mapping[str, list[Any]], steps: str) -> None:
     # Only this format needs pyarrow, which takes long to load.
     from pyarrow import parquet
 

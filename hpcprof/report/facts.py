@@ -30,9 +30,9 @@ from hpcprof.results.store.tables import ProfileRow
 from hpcprof.runs.preparation import describe_old_pythons, describe_staging
 from hpcprof.workloads.schema import RankResult, Training, summarize
 
-_OPERATIONS = 2
-_STRAGGLERS = 3
-_OTHER_RANGES = 4
+_MAX_OPERATIONS = 2
+_MAX_STRAGGLERS = 3
+_MAX_OTHER_RANGES = 4
 _STEP_SOURCES = {
     "automatic": "found as it repeats",
     "MPI calls": "found as its sequence of MPI calls repeats",
@@ -210,7 +210,7 @@ def trained(training: Training) -> str:
 
 
 def _step_facts(contents: Contents) -> list[tuple[str, str]]:
-    """Return what the steps are, the bandwidth of the collectives, and the ranks that are late to them."""
+    """Return facts on the steps, the bandwidth of the collectives, and the ranks that are late to them."""
     steps, pop = contents.table("step_times").rows_by_rank, contents.table("pop").rows
     # The barriers of a program that calls MPI outside its steps alone say nothing about these.
     waits = contents.table("mpi_delays").rows if pop or not steps else []
@@ -243,7 +243,7 @@ def step_range(
     # Ranges that only repeat come after those that could be found.
     ordered = sorted(rows, key=lambda row: row["source"] == "repeats")
     other_ranges = list(dict.fromkeys(row["range"] for row in ordered if row["range"] not in names))
-    possible = listed([visible(shortened(name)) for name in other_ranges], _OTHER_RANGES)
+    possible = listed([visible(shortened(name)) for name in other_ranges], _MAX_OTHER_RANGES)
     if not chosen:
         first = other_ranges[0]
         command = f"; {collect} --step-range {shlex.quote(first)} takes the first"
@@ -251,12 +251,12 @@ def step_range(
             command if shortened(first) == first else ""
         )
     range_texts = [
-        _of_range(name, [row for row in chosen if row["range"] == name], steps or {}) for name in names
+        _range_sentence(name, [row for row in chosen if row["range"] == name], steps or {}) for name in names
     ]
     return "; ".join([*range_texts, *([f"also possible: {possible}"] if other_ranges else [])])
 
 
-def _of_range(name: str, rows: list[Row], steps: Mapping[int, int]) -> str:
+def _range_sentence(name: str, rows: list[Row], steps: Mapping[int, int]) -> str:
     number = _range_text([row["instances"] for row in rows])
     source = rows[0]["source"]
     how = _STEP_SOURCES.get(source, "" if source == name else f"known from {source}")
@@ -276,7 +276,7 @@ def _bandwidth(rows: list[Row]) -> str:
     return "; ".join(
         f"{row['op']} of {format_bytes(row['bytes'])}: "
         f"{format_gbps(row['busbw_p50_gbps'])} (n={row['count']})"
-        for row in measured[:_OPERATIONS]
+        for row in measured[:_MAX_OPERATIONS]
     )
 
 
@@ -289,20 +289,20 @@ def stragglers(rows: list[Row], details: str, threshold: float = COST_PCT) -> st
     if len(rows) < 2:
         return ""
     unknown = [row for row in rows if row["verdict"] == "unknown"]
-    hidden = max((_most_pct(row) for row in unknown), default=0.0)
+    hidden = max((_max_lateness_pct(row) for row in unknown), default=0.0)
     cannot_tell = f"unknown for {len(unknown):,} of {len(rows):,} ranks: see {details}"
     late = sorted((row for row in rows if row["verdict"] in LATE), key=lambda row: -row["cost_pct"])
     if late:
         # Ranks that one finding names have one cost.
         groups = [[*group] for _, group in groupby(late, key=itemgetter("cost_ns", "steps"))]
         named = [
-            f"the lateness of {named_ranks([row['rank'] for row in group], most=_STRAGGLERS)} costs "
+            f"the lateness of {named_ranks([row['rank'] for row in group], most=_MAX_STRAGGLERS)} costs "
             f"{format_ns(row['cost_ns'])} a step, {row['cost_pct']:.1f} % of {format_ns(row['elapsed_ns'])} "
-            f"(judged over {counted(row['steps'], 'step')}{_clocks(row)})"
-            for group in groups[:_STRAGGLERS]
+            f"(judged over {counted(row['steps'], 'step')}{_clocks_text(row)})"
+            for group in groups[:_MAX_STRAGGLERS]
             for row in [max(group, key=lambda row: row["uncertainty_ns"] or 0)]
         ]
-        more = sum(map(len, groups[_STRAGGLERS:]))
+        more = sum(map(len, groups[_MAX_STRAGGLERS:]))
         named += [f"and {more} more"] if more else []
         sentence = "; ".join([*named, *([cannot_tell] if hidden >= threshold else [])])
         return sentence if any(row["verdict"] == "straggler" for row in late) else f"none, but {sentence}"
@@ -312,12 +312,12 @@ def stragglers(rows: list[Row], details: str, threshold: float = COST_PCT) -> st
     return f"{sentence}, but up to {hidden:.1f} % of the step time may be hidden" if unknown else sentence
 
 
-def _clocks(row: Row) -> str:
+def _clocks_text(row: Row) -> str:
     uncertainty = row["uncertainty_ns"]
     return f", clocks ± {format_ns(uncertainty)}" if uncertainty else ""
 
 
-def _most_pct(row: Row) -> float:
+def _max_lateness_pct(row: Row) -> float:
     """Return the most that a rank's lateness may cost, in percent of a step; infinite if unknown."""
     # Stores of earlier versions have no interval.
     most = row.get("lateness_high_ns")

@@ -7,16 +7,16 @@ bytes and rates are scaled to a readable unit, and each value carries its own.
 from collections.abc import Iterable
 from enum import Enum
 
-from hpcprof.common.units import format_bytes, format_flops, format_gbps, format_ns, visible
+from hpcprof.common.units import capitalized, format_bytes, format_flops, format_gbps, format_ns, visible
 
 _UNIT_IN_HEADER = {"pct": "%", "pctg": "%", "us": "µs"}
-_THREAD_NUMBERS = 1 << 24
+_THREAD_NUMBER_LIMIT = 1 << 24
 """Numbers of threads are below it: in nsys they have 24 bits, and Linux allows 22 (``pid_max`` in proc(5)).
 Profilers make up larger ones, for work without a thread or for hashes of 64 bits."""
 
 _UNIT_IN_CELL = {"ns": format_ns, "bytes": format_bytes, "flops": format_flops, "gbps": format_gbps}
 
-_WORDS = {
+_HEADER_WORDS = {
     "algbw": "effective bandwidth",
     "api": "API",
     "avg": "mean",
@@ -83,13 +83,13 @@ _HEADERS = {
 """Headers that the words of the key do not give."""
 
 _GRADED_SUFFIXES = ("_efficiency_pct", "load_balance_pct", "_scaling_pct")
-_RATIOS = ("ratio", "slowdown", "slowdown_within", "speedup", "efficiency", "ci_low", "ci_high")
-_OF_ANY_UNIT = ("usual", "then")
+_RATIO_COLUMNS = ("ratio", "slowdown", "slowdown_within", "speedup", "efficiency", "ci_low", "ci_high")
+_ANY_UNIT_COLUMNS = ("usual", "then")
 """Columns whose unit is in another one, so that values may be small."""
 
-_GRADE_LIMITS_PCT, _FAIR_PCT = 80, 60
+_GOOD_PCT, _FAIR_PCT = 80, 60
 
-LEAST_P_VALUE = 0.001
+MIN_P_VALUE = 0.001
 """Minimum p-value that is shown as a number."""
 
 
@@ -101,10 +101,10 @@ def header(key: str) -> str:
     unit = _UNIT_IN_HEADER.get(last)
     if not words or not (unit or last in _UNIT_IN_CELL):
         words.append(last)
-    text = " ".join(_WORDS.get(word, word) for word in words)
+    text = " ".join(_HEADER_WORDS.get(word, word) for word in words)
     # A percentile is written p50.
     is_percentile = words[0][:1] == "p" and words[0][1:].isdigit()
-    text = text if is_percentile else text[:1].upper() + text[1:]
+    text = text if is_percentile else capitalized(text)
     return f"{text} ({unit})" if unit else text
 
 
@@ -134,7 +134,7 @@ def grade(key: str, value: object) -> Grade | None:
     """Return the grade of a value; None if its column holds no efficiency in percent."""
     if not isinstance(value, (int, float)) or not key.endswith(_GRADED_SUFFIXES):
         return None
-    if value >= _GRADE_LIMITS_PCT:
+    if value >= _GOOD_PCT:
         return Grade.GOOD
     return Grade.FAIR if value >= _FAIR_PCT else Grade.POOR
 
@@ -150,10 +150,10 @@ def format_value(key: str, value: object) -> str:
     if key == "rank":
         return str(value)
     if key == "p_value":
-        return f"{value:.2g}" if value >= LEAST_P_VALUE else f"< {LEAST_P_VALUE}"
-    precise = key in _RATIOS or (_suffix(key) == "s" and abs(value) < 10)
+        return f"{value:.2g}" if value >= MIN_P_VALUE else f"< {MIN_P_VALUE}"
+    precise = key in _RATIO_COLUMNS or (_suffix(key) == "s" and abs(value) < 10)
     text = f"{value:,}" if isinstance(value, int) else f"{value:,.{3 if precise else 1}f}"
-    if key in _OF_ANY_UNIT and abs(value) < 0.1:
+    if key in _ANY_UNIT_COLUMNS and abs(value) < 0.1:
         text = f"{value:.2g}"
     unit = _UNIT_IN_HEADER.get(_suffix(key))
     return f"{text} {unit}" if unit else text
@@ -168,7 +168,7 @@ def thread_names(threads: Iterable[int]) -> dict[int, str]:
     names: dict[int, str] = {}
     unnumbered = 0
     for thread in sorted({*threads}):
-        if 0 <= thread < _THREAD_NUMBERS:
+        if 0 <= thread < _THREAD_NUMBER_LIMIT:
             names[thread] = f"thread {thread}"
         else:
             unnumbered += 1

@@ -12,13 +12,12 @@ import numpy as np
 import pandas as pd
 
 from hpcprof.analysis.predict.network import operation_of, volume
-from hpcprof.analysis.predict.operation_graph import COMMUNICATION, MESSAGES, OperationGraph, operation_graphs
+from hpcprof.analysis.predict.operation_graph import COMMUNICATION, MESSAGES, OperationGraph
 from hpcprof.common.atomic import replacing
-from hpcprof.common.errors import HpcprofError
-from hpcprof.report.chakra import RankOperation, rank_operations
+from hpcprof.report.chakra import RankOperation, graphs_to_write, rank_operations
 from hpcprof.report.trace_events import Exported
 
-_MOST_ROUNDS = 32
+_MAX_ROUNDS = 32
 """Number of tags of a collective: one per round."""
 
 
@@ -27,9 +26,7 @@ def export_goal(table: pd.DataFrame, folder: Path, progress: Callable[[Path], No
 
     Raises HpcprofError if no step has operations of all ranks.
     """
-    graphs = operation_graphs(table)
-    if not graphs:
-        raise HpcprofError("nothing to write: no step has operations of all ranks.")
+    graphs = graphs_to_write(table)
     ranks = sorted(table["rank"].unique().tolist())
     path = folder / "schedule.goal"
     folder.mkdir(parents=True, exist_ok=True)
@@ -39,12 +36,12 @@ def export_goal(table: pd.DataFrame, folder: Path, progress: Callable[[Path], No
         file.write(f"num_ranks {len(ranks)}\n")
         for rank in ranks:
             file.write(f"\nrank {number[rank]} {{\n")
-            file.writelines(f"{line}\n" for line in _Lines(graphs, rank, number))
+            file.writelines(f"{line}\n" for line in _ScheduleLines(graphs, rank, number))
             file.write("}\n")
     return Exported([path])
 
 
-class _Lines:
+class _ScheduleLines:
     """The lines of a rank; labels count from 1."""
 
     def __init__(self, graphs: Sequence[OperationGraph], rank: int, number: dict[int, int]) -> None:
@@ -69,7 +66,7 @@ class _Lines:
         if len(ranks) > 1 and kind in MESSAGES:
             (other,) = (rank for rank in ranks if rank != own_number)
             verb = f"send {size}b to {other}" if kind == "send" else f"recv {size}b from {other}"
-            yield from self._line(f"{verb} tag {_MOST_ROUNDS * group}", waits)
+            yield from self._line(f"{verb} tag {_MAX_ROUNDS * group}", waits)
             return
         if len(ranks) > 1:
             rounds = (len(ranks) - 1).bit_length()
@@ -78,7 +75,7 @@ class _Lines:
             place = ranks.index(own_number)
             for at in range(rounds):
                 receiver, source = (ranks[(place + verb) % len(ranks)] for verb in (1 << at, -(1 << at)))
-                tag = _MOST_ROUNDS * group + at
+                tag = _MAX_ROUNDS * group + at
                 yield from self._line(f"send {part}b to {receiver} tag {tag}", waits)
                 yield from self._line(f"recv {part}b from {source} tag {tag}", waits)
                 waits = [self._label - 1, self._label]

@@ -2,21 +2,21 @@
 
 from collections.abc import Iterator, Sequence
 
-from hpcprof.common.units import counted, visible
+from hpcprof.common.units import capitalized, counted, visible
 from hpcprof.report.formatting import format_value, metric_label
 from hpcprof.results.across.history import History, HistoryPoint
 
 _BARS = "▁▂▃▄▅▆▇█"
-_MOST_COMMIT = 12
-_MOST_VALUES = 4
+_COMMIT_LENGTH = 12
+_MAX_VALUES = 4
 
-_BY_CHANCE = (
+_CHANCE_NOTE = (
     "If you look after each of 100 runs, about 2 % of histories without a change get a mark where runs vary "
     "normally, 10 % with heavy tails, and half with skewed times."
 )
 """By `benchmarks/history.py`."""
 
-MOST_CERTAIN = 0.999
+MAX_PROBABILITY = 0.999
 """The highest probability that is shown."""
 
 COLUMNS = (
@@ -54,8 +54,8 @@ def left_out(without: Sequence[str], metric: str) -> str:
 
 def _values(values: Sequence[str]) -> str:
     distinct = list(dict.fromkeys(values))
-    more = len(distinct) - _MOST_VALUES
-    return ", ".join(map(visible, distinct[:_MOST_VALUES])) + (f" and {more} more" if more > 0 else "")
+    more = len(distinct) - _MAX_VALUES
+    return ", ".join(map(visible, distinct[:_MAX_VALUES])) + (f" and {more} more" if more > 0 else "")
 
 
 def in_words(history: History) -> Iterator[str]:
@@ -74,11 +74,11 @@ def in_words(history: History) -> Iterator[str]:
             change = f"{_change(point)} from {visible(point.run)} on{commit}."
             yield f"{_clock_note(point.clocks)}{change}"
     if any(point.change_probability is not None for point in history.points):
-        yield _BY_CHANCE
+        yield _CHANCE_NOTE
 
 
 def regression_sentence(series: Sequence[History]) -> str:
-    """Return what became worse in some histories; with other clocks, these come first."""
+    """Return a sentence on the metrics that became worse; with other clocks, these come first."""
     last = [[point for point in history.points if point.change_pct is not None][-1] for history in series]
     clocks = "".join(dict.fromkeys(_clock_note(point.clocks) for point in last))
     names = [
@@ -88,7 +88,7 @@ def regression_sentence(series: Sequence[History]) -> str:
 
 
 def _clock_note(clocks: str) -> str:
-    return f"{clocks[:1].upper()}{clocks[1:]}. " if clocks else ""
+    return f"{capitalized(clocks)}. " if clocks else ""
 
 
 def _change(point: HistoryPoint) -> str:
@@ -97,8 +97,8 @@ def _change(point: HistoryPoint) -> str:
 
 
 def in_percent(probability: float) -> str:
-    """Return the probability of a change as text, at most that of `MOST_CERTAIN`."""
-    return f"{100 * min(probability, MOST_CERTAIN):.1f} %"
+    """Return the probability of a change as text, at most that of `MAX_PROBABILITY`."""
+    return f"{100 * min(probability, MAX_PROBABILITY):.1f} %"
 
 
 def table(history: History) -> dict[str, list[str]]:
@@ -109,7 +109,7 @@ def table(history: History) -> dict[str, list[str]]:
         "time": [f"{point.time.astimezone():%Y-%m-%d %H:%M}" if point.time else "–" for point in points],
         "value": [format_value(history.metric, point.value) for point in points],
         "change": ["" if point.change_pct is None else _change(point) for point in points],
-        "commit": [visible(point.commit[:_MOST_COMMIT]) if point.commit else "–" for point in points],
+        "commit": [visible(point.commit[:_COMMIT_LENGTH]) if point.commit else "–" for point in points],
         "tags": [" ".join(map(visible, point.tags)) or "–" for point in points],
     }
 

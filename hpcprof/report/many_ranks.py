@@ -15,20 +15,20 @@ from hpcprof.analysis.framework.declaration import Analysis, Column, Kind
 from hpcprof.common.robust import MAD_TO_DEVIATION
 from hpcprof.results.store.analysis_table import AnalysisTable, Row
 
-MOST_IN_FULL = 16
+MAX_RANKS_IN_FULL = 16
 """Up to this number of ranks, the full report shows the rows of each."""
 
-DEVIATING = 10
+MAX_DEVIATING = 10
 """The number of ranks that are shown by name."""
 
 _QUANTILES = {"min": 0.0, "p5": 0.05, "p50": 0.5, "p95": 0.95, "max": 1.0}
-_SMALLEST_UNIT = 0.01
+_MIN_UNIT_SHARE = 0.01
 
 
 def spans_many_ranks(analysis: Analysis, table: AnalysisTable) -> bool:
     """Return whether the rows have more ranks than a report shows one by one."""
     named = any(column.name == "rank" for column in analysis.columns)
-    return named and bool(measure(analysis)) and len(table.rows_by_rank) > MOST_IN_FULL
+    return named and bool(measure(analysis)) and len(table.rows_by_rank) > MAX_RANKS_IN_FULL
 
 
 def measure(analysis: Analysis) -> str:
@@ -44,14 +44,14 @@ def spread(analysis: Analysis, table: AnalysisTable) -> tuple[Analysis, list[Row
     there is one for each name, such as that of a kernel, with the quantiles of the measure over the ranks
     that have it; those with the largest medians come first.
     """
-    keys = _keys(analysis, table)
+    keys = _key_columns(analysis, table)
     kinds = {column.name: column.kind for column in analysis.columns}
     if keys:
         return _by_name(analysis, table, keys, kinds)
     names = [name for name in analysis.shown_columns if kinds[name] is not Kind.TEXT and name != "rank"]
     values = {name: sorted(value for value in table.columns[name] if value is not None) for name in names}
     rows = [
-        {"quantile": label, **{name: _quantile(ordered, q) for name, ordered in values.items()}}
+        {"quantile": label, **{name: quantile(ordered, q) for name, ordered in values.items()}}
         for label, q in _QUANTILES.items()
     ]
     columns = (Column("quantile", Kind.TEXT), *(Column(name, kinds[name]) for name in names))
@@ -67,7 +67,7 @@ def _by_name(
     rows: list[Row] = [
         {
             **dict(zip(keys, key, strict=True)),
-            **{f"{label}_{unit}": _quantile(ordered, q) for label, q in _QUANTILES.items()},
+            **{f"{label}_{unit}": quantile(ordered, q) for label, q in _QUANTILES.items()},
             "ranks": len(ordered),
         }
         for key, ordered in _by_key(*_once_a_rank(table, keys, column)).items()
@@ -87,9 +87,9 @@ def deviating(analysis: Analysis, table: AnalysisTable) -> tuple[Analysis, list[
     Ranks that deviate by less than one unit are left out. A rank is listed once, with its row that deviates
     most.
     """
-    column, keys = measure(analysis), _keys(analysis, table)
+    column, keys = measure(analysis), _key_columns(analysis, table)
     values, key_of_row = table.columns[column], _key_of_rows(table, keys)
-    centres = {key: _centre(cells) for key, cells in _by_key(key_of_row, values).items()}
+    centres = {key: _median_and_unit(cells) for key, cells in _by_key(key_of_row, values).items()}
     furthest: dict[int, tuple[float, int]] = {}
     for number, (rank, key, value) in enumerate(zip(table.columns["rank"], key_of_row, values, strict=True)):
         if value is None:
@@ -98,7 +98,7 @@ def deviating(analysis: Analysis, table: AnalysisTable) -> tuple[Analysis, list[
         far = (value - centre) / unit if unit else 0.0
         if abs(far) >= 1 and (rank not in furthest or abs(far) > abs(furthest[rank][0])):
             furthest[rank] = far, number
-    most = sorted(furthest.items(), key=lambda item: (-abs(item[1][0]), item[0]))[:DEVIATING]
+    most = sorted(furthest.items(), key=lambda item: (-abs(item[1][0]), item[0]))[:MAX_DEVIATING]
     rows = [
         {**{name: cells[number] for name, cells in table.columns.items()}, "deviation": far}
         for _, (far, number) in most
@@ -110,7 +110,7 @@ def deviating(analysis: Analysis, table: AnalysisTable) -> tuple[Analysis, list[
     return replace(analysis, columns=columns, main_columns=main), rows
 
 
-def _keys(analysis: Analysis, table: AnalysisTable) -> tuple[str, ...]:
+def _key_columns(analysis: Analysis, table: AnalysisTable) -> tuple[str, ...]:
     """Return the columns that tell the rows of one rank apart; none if each rank has one row."""
     if len(table.rows_by_rank) == table.count:
         return ()
@@ -145,15 +145,15 @@ def _by_key(keys: Iterable[Hashable], values: Iterable[float | None]) -> dict[An
     return {key: sorted(group) for key, group in groups.items()}
 
 
-def _quantile(ordered: Sequence[float], q: float) -> float | None:
+def quantile(ordered: Sequence[float], q: float) -> float | None:
     """Return a value that occurs: the smallest that at least ``q`` of all do not exceed; None without any."""
     if not ordered:
         return None
     return ordered[max(0, math.ceil(q * len(ordered)) - 1)]
 
 
-def _centre(ordered: Sequence[float]) -> tuple[float, float]:
+def _median_and_unit(ordered: Sequence[float]) -> tuple[float, float]:
     """Return the median, and the unit of deviations from it; 0 if all values are 0."""
     middle = median(ordered)
     spread_of = MAD_TO_DEVIATION * median(abs(value - middle) for value in ordered)
-    return middle, max(spread_of, _SMALLEST_UNIT * max(abs(ordered[0]), abs(ordered[-1])))
+    return middle, max(spread_of, _MIN_UNIT_SHARE * max(abs(ordered[0]), abs(ordered[-1])))

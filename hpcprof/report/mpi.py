@@ -35,7 +35,7 @@ _TREE_WITH_GPUS = (
 """The two branches of programs with GPUs."""
 
 _LEAVES = ("load_balance_pct", "serialization_efficiency_pct", "transfer_efficiency_pct")
-_MOST_SCOPES = 12
+_MAX_SCOPES = 12
 _MAX_DELAYING_RANKS = 3
 _MIN_DELAY_PCT = 5
 """Minimum share of all waits, in percent, of a delay that is named."""
@@ -59,7 +59,7 @@ class EfficiencyTree(msgspec.Struct, frozen=True):
 
 def efficiencies(contents: Contents) -> EfficiencyTree | None:
     """Return the tree of a run's efficiencies; None if they are unknown."""
-    rows = contents.table("pop").rows[:_MOST_SCOPES]
+    rows = contents.table("pop").rows[:_MAX_SCOPES]
     if not rows:
         return None
     with_gpus = any(row.get("device_efficiency_pct") is not None for row in rows)
@@ -121,7 +121,7 @@ def delays(rows: Sequence[Row]) -> str:
     whole = f"{format_ns(sum(row['wait_ns'] for row in rows))} in {waits} of the whole capture"
     named_rows = [row for row in rows if row["delaying_rank"] is not None]
     named = [
-        f"rank {row['delaying_rank']}{_place(row['delaying_range'])} causes {row['share_pct']:.0f} %"
+        f"rank {row['delaying_rank']}{_place_text(row['delaying_range'])} causes {row['share_pct']:.0f} %"
         for row in named_rows[:_MAX_DELAYING_RANKS]
         if row["share_pct"] >= _MIN_DELAY_PCT
     ]
@@ -130,14 +130,14 @@ def delays(rows: Sequence[Row]) -> str:
     return "; ".join([whole, *([", ".join(named)] if named else [])])
 
 
-def _place(place: str | None) -> str:
+def _place_text(place: str | None) -> str:
     if not place:
         return " in unknown places"
     return f" {visible(place)}" if place.startswith(BETWEEN) else f" in {visible(place)}"
 
 
 def messages(rows: Sequence[Row]) -> str:
-    """Return how many messages ``mpi_matrix`` has, their size, and the share that crosses nodes."""
+    """Return the number of messages in ``mpi_matrix``, their size, and the share that crosses nodes."""
     if not rows:
         return ""
     number, size = (sum(row[key] for row in rows) for key in ("messages", "bytes"))

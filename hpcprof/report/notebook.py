@@ -21,11 +21,11 @@ from hpcprof.report.page.blocks import bundle
 from hpcprof.report.page.first_screen import FirstScreen, explanation_screen, first_screen
 from hpcprof.report.page.page import page_environment, render_page
 from hpcprof.report.scale_prediction import pipeline_text, scale_text
-from hpcprof.report.terminal import LACKING
+from hpcprof.report.terminal import LOSSES_TITLE
 from hpcprof.results.api import Results, RunTimeline
 from hpcprof.results.store.analysis_table import data_frame
 
-_WIDTH = 110
+_LINE_WIDTH = 110
 """The characters in a line of what is printed."""
 
 
@@ -111,7 +111,7 @@ def _screen(screen: FirstScreen, title: str = "") -> str:
         "scrub_note": "",
         "predictions": [],
         "hidden_title": HIDDEN,
-        "lacking_title": LACKING,
+        "lacking_title": LOSSES_TITLE,
     }
     parts = "".join(template.blocks["first_screen"](template.new_context(values)))
     style = str(bundle().style).replace(":root", "&").replace("body{", "&{")
@@ -121,7 +121,7 @@ def _screen(screen: FirstScreen, title: str = "") -> str:
 
 
 def _preformatted(parts: Iterable[RenderableType]) -> str:
-    console = Console(record=True, width=_WIDTH, file=io.StringIO())
+    console = Console(record=True, width=_LINE_WIDTH, file=io.StringIO())
     for part in parts:
         console.print(part, highlight=False, markup=False)
     return console.export_html(inline_styles=True, code_format="<pre>{code}</pre>")

@@ -45,7 +45,7 @@ def scale_text(
         f"On {counted(first.measured_ranks, 'rank')} a step takes {format_ns(first.measured_ns)}, as explain "
         f"prices savings (the model's replay of it is {abs(first.replay_error_pct):.1f} % off); "
         f"{first.scaling} scaling.",
-        f"Mesh on {counted(last.ranks, 'rank')}: {mesh}. Network: from {_SOURCES[last.network]}.",
+        f"Mesh on {counted(last.ranks, 'rank')}: {mesh}. Network: from {_NETWORK_SOURCES[last.network]}.",
     ]
     compute, *added = (format_ns(last.account[f"{part}_ns"]) for part in _PARTS)
     grows = f"{_PARTS[last.limits]} grows most"
@@ -59,7 +59,7 @@ def scale_text(
     return Group(*sentences[:2], "", table, "", *filter(None, sentences[2:]))
 
 
-_SOURCES = {
+_NETWORK_SOURCES = {
     "site": "the site's measurements",
     "run": "the run's own communication",
     "literature": "start values of the literature, since the run has too few sizes: the interval is wide",

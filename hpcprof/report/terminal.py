@@ -23,19 +23,19 @@ from hpcprof.report.formatting import Grade, cell, format_value, grade, header, 
 from hpcprof.report.many_ranks import deviating, measure, spans_many_ranks, spread
 from hpcprof.results.store.analysis_table import AnalysisTable, Row
 
-ROWS = 16
+MAX_REPORT_ROWS = 16
 """The number of rows that the full report shows of an analysis of few ranks; ``--analysis`` shows all."""
 
 _MIN_BESIDE_WIDTH = 60
 """From this width in characters on, facts are beside their labels."""
 
-LACKING = "What the profiles lack"
+LOSSES_TITLE = "What the profiles lack"
 """The heading of the losses of a run."""
 
 _TABLES_WITHOUT_STEPS = 3
 """The number of tables on the first screen of a run that has no steps to account for."""
 
-FAILURES = 3
+MAX_FAILURES = 3
 """The number of failed ranks that a report shows with their last lines."""
 
 
@@ -71,7 +71,7 @@ def _further_tables(contents: Contents, names: Sequence[str]) -> Iterator[Render
 
 def _losses(contents: Contents) -> Iterator[RenderableType]:
     if contents.losses:
-        yield Text(f"\n{LACKING}", style="bold")
+        yield Text(f"\n{LOSSES_TITLE}", style="bold")
         yield from (Text(line) for line in contents.losses)
 
 
@@ -81,7 +81,7 @@ def _head_of_report(contents: Contents, width: int) -> Iterator[RenderableType]:
     yield from _labelled_facts([run], width)
     yield from _accounts(accounts_of_steps(contents), width)
     yield from _labelled_facts(other_facts, width)
-    for failure in contents.failures[:FAILURES]:
+    for failure in contents.failures[:MAX_FAILURES]:
         yield Text(f"\n{failure}", style="bold red")
         yield from (Text(f"  {line}") for line in failure.last_lines)
     for warning in contents.warnings:
@@ -151,12 +151,12 @@ def _headers(keys: Sequence[str]) -> str:
 
 
 def remarks(table: AnalysisTable) -> list[str]:
-    """Return why rows or values are missing, and in one line what the profiles lack."""
+    """Return the reasons why rows or values are missing, and one line with the losses of the profiles."""
     return [*reasons(table), *([f"losses: {'; '.join(table.losses)}"] if table.losses else [])]
 
 
 def reasons(table: AnalysisTable) -> list[str]:
-    """Return why rows or values are missing: the sentence of the first rank, and the number of others."""
+    """Return the reason why rows or values are missing: that of the first rank, and the number of others."""
     if not table.reasons:
         return []
     rank, sentence = next(iter(table.reasons.items()))
@@ -177,22 +177,22 @@ def _part(analysis: Analysis, contents: Contents, width: int) -> Iterator[Render
             first = rows[0]["rank"]
             rows = [row for row in rows if row["rank"] == first]
             title += f", rank {first}"
-        yield from titled(title, analysis, rows[:ROWS], width)
-        hidden = len(table.rows) - len(rows[:ROWS])
+        yield from titled(title, analysis, rows[:MAX_REPORT_ROWS], width)
+        hidden = len(table.rows) - len(rows[:MAX_REPORT_ROWS])
         if hidden > 0:
             yield more_rows(counted(hidden, "more row"), contents.in_full(analysis.name))
     yield from map(Text, (*contents.basis(analysis.name), *reasons(table)))
 
 
 def _over_ranks(analysis: Analysis, table: AnalysisTable, width: int) -> Iterator[RenderableType]:
-    """Yield how an analysis spreads over many ranks, and the ranks that deviate most."""
+    """Yield the quantiles of an analysis over many ranks, and the ranks that deviate most."""
     ranks = counted(len(table.rows_by_rank), "rank")
     compared = header(measure(analysis))
     summary, rows = spread(analysis, table)
     by_name = "quantile" not in rows[0]
     title = f"{analysis.title}: {compared} over {ranks}" if by_name else f"{analysis.title} over {ranks}"
-    largest = f", the {ROWS} largest of {len(rows):,}" if len(rows) > ROWS else ""
-    yield from titled(title + largest, summary, rows[:ROWS], width)
+    largest = f", the {MAX_REPORT_ROWS} largest of {len(rows):,}" if len(rows) > MAX_REPORT_ROWS else ""
+    yield from titled(title + largest, summary, rows[:MAX_REPORT_ROWS], width)
     if analysis.first_rank_only:
         return
     apart, rows = deviating(analysis, table)
@@ -221,13 +221,13 @@ def more_rows(rows: str, command: str) -> Text:
     return Text(f"… {rows}: {command}", no_wrap=True, overflow="ignore")
 
 
-_COLOURS = {Grade.GOOD: "green", Grade.FAIR: "yellow", Grade.POOR: "red"}
-_SHORTEST_NAME = 8
-_USABLE_NAME = 24
-_READABLE_NAME = 40
-_LONGEST_WORD = 16
+_GRADE_COLOURS = {Grade.GOOD: "green", Grade.FAIR: "yellow", Grade.POOR: "red"}
+_MIN_NAME_WIDTH = 8
+_USABLE_NAME_WIDTH = 24
+_READABLE_NAME_WIDTH = 40
+_MAX_WORD_WIDTH = 16
 """Maximum length of the words of a column whose texts break between words and are not shortened."""
-_GAP = 2
+_COLUMN_GAP = 2
 
 
 class Layout(msgspec.Struct, frozen=True):
@@ -241,7 +241,7 @@ def whole_table(analysis: Analysis, rows: Sequence[Row], main: tuple[str, ...], 
     """Lay out every column; where they do not fit, the ``main`` ones, as many as fit."""
     columns = _Columns(analysis, rows)
     all_keys = tuple(columns.cells)
-    if columns.width(all_keys, _READABLE_NAME) <= width:
+    if columns.width(all_keys, _READABLE_NAME_WIDTH) <= width:
         return Layout(all_keys, columns.table(all_keys, columns.single_line(all_keys)))
     filled = tuple(key for key in main if any(row[key] is not None for row in rows))
     return main_table(analysis, rows, filled, width)
@@ -251,10 +251,10 @@ def main_table(analysis: Analysis, rows: Sequence[Row], main: tuple[str, ...], w
     """Lay out the main columns, from the first on as many as fit; parameters as in `whole_table`."""
     columns = _Columns(analysis, rows)
     count = len(main)
-    while count > 1 and columns.width(main[:count], _SHORTEST_NAME, two_lines=True) > width:
+    while count > 1 and columns.width(main[:count], _MIN_NAME_WIDTH, two_lines=True) > width:
         count -= 1
     keys = main[:count]
-    one_line = columns.width(keys, _USABLE_NAME) <= width
+    one_line = columns.width(keys, _USABLE_NAME_WIDTH) <= width
     headers = columns.single_line(keys) if one_line else columns.two_lines(keys)
     return Layout(keys, columns.table(keys, headers, width))
 
@@ -274,7 +274,7 @@ class _Columns:
         self._words = {
             key: width
             for key, width in longest.items()
-            if (width <= _LONGEST_WORD or key == "advice") and key not in signatures
+            if (width <= _MAX_WORD_WIDTH or key == "advice") and key not in signatures
         }
         self._rows = rows
 
@@ -295,7 +295,7 @@ class _Columns:
             min(widths[key], max(name_width, self._words.get(key, 0))) if key in self._text else widths[key]
             for key in keys
         ]
-        return sum(shortest) + _GAP * (len(keys) - 1)
+        return sum(shortest) + _COLUMN_GAP * (len(keys) - 1)
 
     def table(self, keys: Sequence[str], headers: Mapping[str, str], clip_to: int | None = None) -> Table:
         """Lay out columns; to fit ``clip_to``, texts break between words and the widest name is shortened."""
@@ -305,15 +305,15 @@ class _Columns:
             # Sentences take the room that names leave.
             breakable = (key for key in keys if key in self._words)
             for key in sorted(breakable, key=lambda key: (key == "advice", -widths[key])):
-                excess = sum(widths.values()) + _GAP * (len(keys) - 1) - clip_to
+                excess = sum(widths.values()) + _COLUMN_GAP * (len(keys) - 1) - clip_to
                 room = max(self._words[key], widths[key] - max(0, excess))
                 if room < widths[key]:
                     cells[key], widths[key] = [_wrapped(text, room) for text in cells[key]], room
         shortened = [key for key in keys if key in self._text and key not in self._words]
         if clip_to is not None and shortened:
             widest = max(shortened, key=widths.__getitem__)
-            other_width = sum(widths.values()) - widths[widest] + _GAP * (len(keys) - 1)
-            room = max(_SHORTEST_NAME, clip_to - other_width)
+            other_width = sum(widths.values()) - widths[widest] + _COLUMN_GAP * (len(keys) - 1)
+            room = max(_MIN_NAME_WIDTH, clip_to - other_width)
             if widest == "file":
                 # The end of a path tells more than its begin.
                 cells[widest] = [
@@ -342,7 +342,7 @@ class _Columns:
 def _style(key: str, row: Row) -> str:
     """Return the colour of a cell: that of its grade."""
     colour = grade(key, row.get(key))
-    return _COLOURS[colour] if colour else ""
+    return _GRADE_COLOURS[colour] if colour else ""
 
 
 def _words(text: str) -> list[str]:

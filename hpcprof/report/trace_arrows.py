@@ -22,7 +22,7 @@ from hpcprof.profiles.timeline import (
 )
 from hpcprof.results.store.run_communication import Carrier, RankCommunication
 
-_RANKS_APART = 1 << 32
+_IDS_PER_RANK = 1 << 32
 """Viewers tell arrows apart by their ids, so each rank has its own; doubles hold those of 2 million ranks."""
 
 
@@ -115,7 +115,7 @@ def _draw_arrows(
     common = f'"cat":"{category}","name":"{category}","pid":{rank}'
     columns = (begin - zero, begin_track, end - zero, end_track)
     rows = zip(*(column.tolist() for column in columns), strict=True)
-    for number, (start, begin_tid, stop, end_tid) in enumerate(rows, rank * _RANKS_APART):
+    for number, (start, begin_tid, stop, end_tid) in enumerate(rows, rank * _IDS_PER_RANK):
         yield f'{{"ph":"s","id":{number},{common},"tid":{begin_tid},"ts":{start // 1000}.{start % 1000:03d}}}'
         # "bp" binds it to the event around it, not to the next one.
         yield (

@@ -55,9 +55,9 @@ from hpcprof.results.store.run_communication import RankCommunication, RunCommun
 
 # nsys numbers threads with 24 bits; the tracks above are not threads.
 _FIRST_TRACK = 1 << 24
-_COMPRESSION = 5
-_BATCH = 4096
-_MARKS = {"cuda_sync": " waits", "gpu_user_annotation": " annotations"}
+_GZIP_LEVEL = 5
+_BATCH_EVENTS = 4096
+_MARK_SUFFIXES = {"cuda_sync": " waits", "gpu_user_annotation": " annotations"}
 
 
 class Exported(msgspec.Struct):
@@ -163,7 +163,7 @@ def compressed(path: Path) -> Iterator[IO[bytes]]:
     with (
         replacing(path) as temporary,
         temporary.open("wb") as raw,
-        gzip.GzipFile("", "wb", _COMPRESSION, raw, mtime=0) as packed,
+        gzip.GzipFile("", "wb", _GZIP_LEVEL, raw, mtime=0) as packed,
     ):
         yield cast("IO[bytes]", packed)
 
@@ -179,7 +179,7 @@ def _trace(path: Path, properties: Mapping[str, object]) -> Iterator[Callable[[I
         def write(events: Iterable[str]) -> None:
             nonlocal separator
             remaining = iter(events)
-            while batch := list(islice(remaining, _BATCH)):
+            while batch := list(islice(remaining, _BATCH_EVENTS)):
                 packed.write((separator + ",\n".join(batch)).encode())
                 separator = ",\n"
 
@@ -211,7 +211,7 @@ def _base(utc: int | None) -> dict[str, object]:
 
 
 def first_event(timeline: Timeline) -> int:
-    """Return when the first event of a timeline begins, on its own clock; 0 without events."""
+    """Return the begin of the first event of a timeline in ns, on its own clock; 0 without events."""
     tables = [getattr(timeline, name) for name in timeline_tables()]
     stamps = [table.time if isinstance(table, Allocations) else table.start for table in tables]
     return min((int(column.min()) for column in stamps if len(column)), default=0)
@@ -237,7 +237,7 @@ def _events(
     waits = timeline.gpu_marks.correlation != NO_CORRELATION
     for category, rows in (("cuda_sync", waits), ("gpu_user_annotation", ~waits)):
         marks = timeline.gpu_marks.take(rows)
-        mark_tracks = tracks.of_streams(marks, _MARKS[category])
+        mark_tracks = tracks.of_streams(marks, _MARK_SUFFIXES[category])
         yield from _complete(category, marks, names, rank, zero, mark_tracks, _arguments(marks))
     calls, ranges = timeline.calls, timeline.ranges
     call_arguments = (

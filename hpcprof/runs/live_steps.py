@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import msgspec
 
 from hpcprof.common.decode import from_json, last_lines, open_regular
-from hpcprof.common.units import counted, format_bytes, format_ns, named_ranks
+from hpcprof.common.units import capitalized, counted, format_bytes, format_ns, named_ranks
 from hpcprof.runs.directory import Run
 from hpcprof.runs.step_time import StepTime, step_time
 
@@ -233,9 +233,7 @@ def step_warnings(steps: Mapping[int, LiveSteps], now: float) -> list[str]:
         behind = max(newest - steps[rank][-1].time for rank in stopped)
         verb = "has" if len(stopped) == 1 else "have"
         which = named_ranks(stopped, most=8)
-        warnings.append(
-            f"{which[:1].upper()}{which[1:]} {verb} ended no step for {behind:.0f} s, while others go on."
-        )
+        warnings.append(f"{capitalized(which)} {verb} ended no step for {behind:.0f} s, while others go on.")
     slow = {
         rank: lines[-1].max_ns
         for rank, lines in steps.items()

@@ -29,7 +29,7 @@ MOST_RUNS = 16
 def history_page(request: Request) -> Response:
     """Show the history of a metric of a program, with a form that chooses both."""
     context = served(request)
-    options = _asked_history(request.query_params, context.catalogue.listing())
+    options = _history_choice(request.query_params, context.catalogue.listing())
     form: dict[str, Any] = {
         **options,
         "form": "serve/history_form.html.j2",
@@ -49,11 +49,11 @@ def history_page(request: Request) -> Response:
 def history(request: Request) -> Response:
     """Return the histories of a metric of a program."""
     catalogue = served(request).catalogue
-    series, skipped = _histories(catalogue, **_asked_history(request.query_params, catalogue.listing()))
+    series, skipped = _histories(catalogue, **_history_choice(request.query_params, catalogue.listing()))
     return as_json({"histories": msgspec.to_builtins(series), "skipped": skipped})
 
 
-def _asked_history(parameters: QueryParams, listing: Listing) -> dict[str, str]:
+def _history_choice(parameters: QueryParams, listing: Listing) -> dict[str, str]:
     program = parameters.get("program", "").strip()
     if not program and len(listing.values("program")) > 1:
         named = [run for run in listing.runs if run.program]
@@ -114,7 +114,7 @@ def _side(parameters: QueryParams, name: str, catalogue: Catalogue) -> list[Run]
 
 
 def comparisons(catalogue: Catalogue, run: Run) -> list[tuple[str, str]]:
-    """Return what a run may be compared with, each with its address: the earlier run, and its baselines."""
+    """Return the sides to compare a run with, each with its address: the earlier run, and its baselines."""
     listing, store = catalogue.listing(), catalogue.store
     similar, earlier = listing.alike(run.id)
     addresses = [(f"the earlier run {earlier}", compare_address([earlier], run.id))] if earlier else []
@@ -127,7 +127,7 @@ def comparisons(catalogue: Catalogue, run: Run) -> list[tuple[str, str]]:
 
 
 def change(catalogue: Catalogue, run: Run) -> tuple[str, str] | None:
-    """Return how the step changed since the earlier run, and the address of their comparison."""
+    """Return a sentence on the change of the step since the earlier run, and the comparison's address."""
     listing = catalogue.listing()
     steps = {line.listed.run: line.listed.step_ns for line in listing.runs}
     earlier = listing.alike(run.id)[1]

@@ -10,7 +10,7 @@ from starlette.responses import RedirectResponse, Response
 from hpcprof.runs.tags import MAX_NOTE_LENGTH, annotate, check_tags, read_note, read_tags
 from hpcprof.serve.context import run_address, served
 
-_MOST_FIELDS = 10
+_MAX_FORM_FIELDS = 10
 
 
 def note_page(request: Request) -> Response:
@@ -67,7 +67,7 @@ async def sent_form(request: Request) -> dict[str, str]:
     if request.headers.get("content-type", "").partition(";")[0] != "application/x-www-form-urlencoded":
         return {}
     try:
-        fields = parse_qs((await request.body()).decode("utf-8", "replace"), max_num_fields=_MOST_FIELDS)
+        fields = parse_qs((await request.body()).decode("utf-8", "replace"), max_num_fields=_MAX_FORM_FIELDS)
     except ValueError:
-        raise HTTPException(400, f"a form has at most {_MOST_FIELDS} fields.") from None
+        raise HTTPException(400, f"a form has at most {_MAX_FORM_FIELDS} fields.") from None
     return {name: values[0] for name, values in fields.items()}

@@ -12,18 +12,16 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.decode import from_json, last_lines
 from hpcprof.common.errors import UsageError
 from hpcprof.common.masking import masked
-from hpcprof.common.units import visible
+from hpcprof.common.units import capitalized, visible
 from hpcprof.report.facts import facts
-from hpcprof.results.ask.tables import RunTables
 from hpcprof.results.collect.stalls import stall_sentence
 from hpcprof.runs.directory import Run, log_files
 from hpcprof.runs.live_steps import read_live_steps, step_warnings
 from hpcprof.serve.catalogue import Filters
-from hpcprof.serve.context import as_csv, as_json, contents_of, reader_of, served
+from hpcprof.serve.context import as_csv, as_json, contents_of, reader_of, served, table_of
 from hpcprof.serve.tiles import chosen_ranks, is_rank
 
 MOST_RUNS = 16
@@ -56,12 +54,7 @@ def show_run(request: Request) -> Response:
 
 def read_table(request: Request) -> Response:
     """Return an analysis of a run by columns, or as CSV."""
-    catalogue = served(request).catalogue
-    run = catalogue.find(request.path_params["run"])
-    name = request.path_params["table"]
-    if name not in ANALYSES:
-        raise HTTPException(404)
-    table = RunTables(run, catalogue.store).table(name)
+    _, name, table = table_of(request)
     if request.query_params.get("format") == "csv":
         return as_csv(name, list(table.columns), zip(*table.columns.values(), strict=True))
     reasons = {str(rank): reason for rank, reason in table.reasons.items()}
@@ -80,7 +73,7 @@ def timeline_tiles(request: Request) -> Response:
     context = served(request)
     run = context.catalogue.find(request.path_params["run"])
     place = [request.path_params[name] for name in ("level", "index")]
-    if not all(map(_PLACE.fullmatch, place)):
+    if not all(map(_TILE_NUMBER.fullmatch, place)):
         raise HTTPException(404)
     level, index = map(int, place)
     tiles = context.tiles.of(run)
@@ -89,8 +82,8 @@ def timeline_tiles(request: Request) -> Response:
 
 
 # Starlette's own numbers have no end, and Python converts at most 4,300 digits.
-_PLACE = re.compile(r"\d{1,18}", re.ASCII)
-_FOREIGN = "Profiles of another tool, which have no job."
+_TILE_NUMBER = re.compile(r"\d{1,18}", re.ASCII)
+_FOREIGN_NOTE = "Profiles of another tool, which have no job."
 _PUSHED_NOTE = "This run was pushed here: its log is where it ran."
 
 
@@ -106,7 +99,7 @@ def live(request: Request) -> Response:
         state, reason = status.state.value, status.reason
     else:
         pushed = catalogue.store.exists() and run.id in catalogue.store.pushed()
-        state, reason = None, _PUSHED_NOTE if pushed else _FOREIGN
+        state, reason = None, _PUSHED_NOTE if pushed else _FOREIGN_NOTE
     running = status is not None and not status.state.ended
     return as_json(
         {"state": state, "reason": reason, **live_state(run, int(rank) if rank else None, running)}
@@ -152,7 +145,7 @@ READS: dict[str, Callable[[Request], Response]] = {
 LOG_BYTES = 64 * 1024
 """The bytes shown of the end of each log."""
 
-_TAB = 4
+_TAB_WIDTH = 4
 
 
 def live_state(
@@ -163,7 +156,7 @@ def live_state(
     return {
         "steps": msgspec.to_builtins(steps, str_keys=True),
         "warnings": [
-            *([stall[:1].upper() + stall[1:]] if running and (stall := stall_sentence(run)) else []),
+            *([capitalized(stall)] if running and (stall := stall_sentence(run)) else []),
             *step_warnings(steps, (now or time.time()) if running else 0.0),
         ],
         "logs": logs(run, rank),
@@ -184,4 +177,4 @@ def _tail(path: Path) -> dict[str, Any]:
         lines, cut = last_lines(path, LOG_BYTES)
     except OSError:
         return {"text": "", "cut": False}
-    return {"text": "\n".join(visible(masked(line.expandtabs(_TAB))) for line in lines), "cut": cut}
+    return {"text": "\n".join(visible(masked(line.expandtabs(_TAB_WIDTH))) for line in lines), "cut": cut}

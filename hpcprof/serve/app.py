@@ -31,10 +31,10 @@ from hpcprof.serve.tile_cache import TileCache
 from hpcprof.serve.tiles import AskAgain, Tiles
 from hpcprof.serve.turns import Turns
 
-THREADS = 12
+MAX_THREADS = 12
 """Maximum number of concurrent requests; PostgreSQL's pool has 15 connections."""
 
-_API = "/api/"
+_API_PATH = "/api/"
 _MIN_COMPRESSED_BYTES = 2048
 
 
@@ -96,12 +96,12 @@ def page_templates() -> Environment:
 @asynccontextmanager
 async def few_threads(app: Starlette) -> AsyncIterator[None]:
     """Limit the number of concurrent requests while the application runs."""
-    _learn_types()
-    anyio.to_thread.current_default_thread_limiter().total_tokens = THREADS
+    _prepare_types()
+    anyio.to_thread.current_default_thread_limiter().total_tokens = MAX_THREADS
     yield
 
 
-def _learn_types() -> None:
+def _prepare_types() -> None:
     """Have msgspec learn all types before there are threads: to do so at once in two crashes version 0.22."""
     kinds: list[type] = [Explanation, Origin, *msgspec.Struct.__subclasses__()]
     for kind in kinds:
@@ -127,6 +127,6 @@ def answer(request: Request, sentence: str, status: int) -> Response:
     """Return one sentence, as JSON to programs and as a page to browsers, without the place of a hub."""
     if place := getattr(request.app.state, "unsaid", ""):
         sentence = sentence.replace(place, "…")
-    if request.url.path.startswith(_API):
+    if request.url.path.startswith(_API_PATH):
         return as_json({"error": sentence}, status)
     return served(request).page("error", status, title="Not available", sentence=sentence)

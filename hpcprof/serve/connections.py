@@ -20,7 +20,7 @@ _MAX_CONNECTIONS = 400
 _MAX_WAITING_CLIENTS = 512
 """Maximum number of clients that wait for their connection to be accepted."""
 
-_WANTED_FILES = 4096
+_OPEN_FILES = 4096
 """Number of files that the process asks to be allowed to open."""
 
 _ADDRESS_DIVISOR = 4
@@ -51,7 +51,7 @@ class Connections:
 
     def __init__(self) -> None:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        wanted = _WANTED_FILES if hard == resource.RLIM_INFINITY else min(_WANTED_FILES, hard)
+        wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
         if soft != resource.RLIM_INFINITY and soft < wanted:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
         self.most = max(8, min(_MAX_CONNECTIONS, wanted // 4))

@@ -9,11 +9,16 @@ from urllib.parse import quote
 
 import msgspec
 from jinja2 import Environment
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
+from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common import __version__
 from hpcprof.report.contents import Contents, gather
+from hpcprof.results.ask.tables import RunTables
+from hpcprof.results.store.analysis_table import AnalysisTable
+from hpcprof.runs.directory import Run
 from hpcprof.serve.catalogue import Catalogue
 from hpcprof.serve.sql import SqlDesk
 from hpcprof.serve.tiles import Tiles
@@ -42,7 +47,7 @@ def served(request: Request) -> Served:
 
 
 def reader_of(request: Request) -> str:
-    """Return who asks: the name of the grant at a hub, else the address."""
+    """Return the name of a reader: that of the grant at a hub, else the address."""
     if grant := request.scope.get("grant"):
         return f"grant {grant.name}"
     return request.client.host if request.client else ""
@@ -58,6 +63,16 @@ def contents_of(request: Request) -> Contents:
     catalogue = served(request).catalogue
     run = catalogue.find(request.path_params["run"])
     return gather(run, catalogue.store, catalogue.status(run))
+
+
+def table_of(request: Request) -> tuple[Run, str, AnalysisTable]:
+    """Return the run in the path of a request, and the analysis of it with its name."""
+    catalogue = served(request).catalogue
+    run = catalogue.find(request.path_params["run"])
+    name = request.path_params["table"]
+    if name not in ANALYSES:
+        raise HTTPException(404)
+    return run, name, RunTables(run, catalogue.store).table(name)
 
 
 def as_html(text: str, status: int = 200) -> Response:

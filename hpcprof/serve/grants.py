@@ -7,7 +7,7 @@ token itself is shown once, when it is made.
 import os
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from fcntl import LOCK_EX, flock
@@ -28,9 +28,9 @@ READ, PUSH = "read", "push"
 DEFAULT_QUOTA = 50 << 30
 """Bytes that a token may push."""
 
-_FILE = "grants.json"
-_NAME = re.compile(r"[A-Za-z][\w.@-]{0,60}", re.ASCII)
-_PROJECT = re.compile(r"[a-z][a-z0-9_]{0,40}")
+_GRANTS_FILE = "grants.json"
+_GRANT_NAME = re.compile(r"[A-Za-z][\w.@-]{0,60}", re.ASCII)
+_PROJECT_NAME = re.compile(r"[a-z][a-z0-9_]{0,40}")
 _TOKEN_BYTES = 32
 
 
@@ -61,9 +61,9 @@ def create_grant(
     days: int | None = None,
 ) -> str:
     """Add a grant for some ``days``, or for ever; return its token, empty for a user whom a proxy names."""
-    if not _NAME.fullmatch(name):
+    if not _GRANT_NAME.fullmatch(name):
         raise UsageError(f"NAME {name!r}: write up to 61 letters, digits and . _ @ -, a letter first.")
-    if not _PROJECT.fullmatch(project):
+    if not _PROJECT_NAME.fullmatch(project):
         raise UsageError(f"--project {project!r}: write up to 41 of a-z, 0-9 and _, a letter first.")
     token = "" if proxied else secrets.token_urlsafe(_TOKEN_BYTES)
     now = datetime.now(timezone.utc)
@@ -88,7 +88,7 @@ def remove_grant(folder: Path, name: str) -> None:
 
 def read_grants(folder: Path) -> list[Grant]:
     """Return the grants of a hub, in the order in which they were made."""
-    path = folder / _FILE
+    path = folder / _GRANTS_FILE
     if not path.is_file():
         return []
     with reading(path):
@@ -113,22 +113,20 @@ class Grants:
 
     def of_hash(self, sha256: str) -> Grant | None:
         """Return the grant of the token with a SHA-256."""
-        match = next(
-            (grant for grant in self._read_grants() if secrets.compare_digest(grant.sha256, sha256)), None
-        )
-        return match if match and match.counts else None
+        return self._find(lambda grant: secrets.compare_digest(grant.sha256, sha256))
 
     def of_user(self, name: str) -> Grant | None:
         """Return the grant of a user whom a proxy names."""
-        match = next(
-            (grant for grant in self._read_grants() if grant.name == name and not grant.sha256), None
-        )
+        return self._find(lambda grant: grant.name == name and not grant.sha256)
+
+    def _find(self, matches: Callable[[Grant], bool]) -> Grant | None:
+        match = next(filter(matches, self._read_grants()), None)
         return match if match and match.counts else None
 
     def _read_grants(self) -> list[Grant]:
         with self._lock:
             try:
-                status = (self._folder / _FILE).stat()
+                status = (self._folder / _GRANTS_FILE).stat()
             except FileNotFoundError:
                 return []
             if self._read != (status.st_mtime_ns, status.st_ino):
@@ -140,10 +138,10 @@ class Grants:
 @contextmanager
 def _change_grants(folder: Path) -> Iterator[list[Grant]]:
     """Yield the grants of a hub, and write them back; two changes do not meet."""
-    path = folder / _FILE
+    path = folder / _GRANTS_FILE
     with writing(path):
         make_private(folder)
-        lock = os.open(folder / f".{_FILE}.lock", os.O_CREAT | os.O_RDWR, 0o600)
+        lock = os.open(folder / f".{_GRANTS_FILE}.lock", os.O_CREAT | os.O_RDWR, 0o600)
     try:
         flock(lock, LOCK_EX)
         grants = read_grants(folder)

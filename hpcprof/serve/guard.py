@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Literal
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -18,16 +19,16 @@ from hpcprof.common.decode import parse_count
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 """The names by which a browser reaches this machine, or the end of a tunnel on its own."""
 
-MOST_BODY_BYTES = 64 * 1024
-MOST_ADDRESS_BYTES = 8 * 1024
+MAX_BODY_BYTES = 64 * 1024
+MAX_ADDRESS_BYTES = 8 * 1024
 
-_COOKIE_SECONDS = 7 * 24 * 3600
-_READS = ("GET", "HEAD")
+SESSION_SECONDS = 7 * 24 * 3600
+_READ_METHODS = ("GET", "HEAD")
 
-_HOST = re.compile(r"(?:\[(?P<address>[^][]+)\]|(?P<name>[^][:]+))(?::\d+)?")
+_HOST_HEADER = re.compile(r"(?:\[(?P<address>[^][]+)\]|(?P<name>[^][:]+))(?::\d+)?")
 
 # Scripts and styles are files of hpcprof. Charts set styles of single elements, which load nothing here.
-_POLICY = {
+_CONTENT_POLICY = {
     "default-src": "'none'",
     "script-src": "'self'",
     "style-src": "'self' 'unsafe-inline'",
@@ -37,8 +38,8 @@ _POLICY = {
     "base-uri": "'none'",
     "frame-ancestors": "'none'",
 }
-_HEADERS = {
-    "Content-Security-Policy": "; ".join(f"{name} {value}" for name, value in _POLICY.items()),
+_SECURITY_HEADERS = {
+    "Content-Security-Policy": "; ".join(f"{name} {value}" for name, value in _CONTENT_POLICY.items()),
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "same-origin",
@@ -73,12 +74,25 @@ class Access:
         name = host_name(host)
         return name in self.hosts or (self.addresses and _is_address(name))
 
-    def secures(self, headers: Headers) -> bool:
-        """Return whether a browser is to send a cookie by https only, since it came by https itself.
+    def set_session(
+        self, answer: Response, headers: Headers, session: str, same_site: Literal["lax", "strict"]
+    ) -> None:
+        """Have a browser keep the cookie of a session, to send by https only if it came by https itself.
 
         A browser that sends a proxy's header without a proxy restricts its own cookie alone.
         """
-        return self.https or headers.get("x-forwarded-proto", "").strip().lower() == "https"
+        answer.set_cookie(
+            self.cookie,
+            session,
+            max_age=SESSION_SECONDS,
+            httponly=True,
+            secure=self.https or headers.get("x-forwarded-proto", "").strip().lower() == "https",
+            samesite=same_site,
+        )
+
+    def session_of(self, headers: Headers) -> str:
+        """Return the session in the cookies of a request; empty without one."""
+        return cookie_parser("; ".join(headers.getlist("cookie"))).get(self.cookie, "")
 
     def accepts(self, token: str | None) -> bool:
         """Return whether a token is the right one."""
@@ -86,17 +100,19 @@ class Access:
 
     def knows(self, headers: Headers) -> bool:
         """Return whether a request has the cookie, or the token as programs send it."""
-        scheme, _, token = headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and self.accepts(token.strip()):
-            return True
-        cookies = cookie_parser("; ".join(headers.getlist("cookie")))
-        return _equal(cookies.get(self.cookie, ""), self.session)
+        return self.accepts(bearer_token(headers)) or _equal(self.session_of(headers), self.session)
+
+
+def bearer_token(headers: Headers) -> str | None:
+    """Return the token that a program sends; None without one."""
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else None
 
 
 def host_name(host: str) -> str:
     """Return the host of a Host header without port and IPv6 brackets; any other text as it is."""
     host = host.strip().lower()
-    match = _HOST.fullmatch(host)
+    match = _HOST_HEADER.fullmatch(host)
     return (match["address"] or match["name"]) if match else host
 
 
@@ -115,7 +131,7 @@ class Guard:
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                for name, value in _HEADERS.items():
+                for name, value in _SECURITY_HEADERS.items():
                     headers[name] = value
                 headers.setdefault("Cache-Control", "no-store")
             await send(message)
@@ -132,14 +148,14 @@ class Guard:
             await sentence(413, f"the request exceeds {most:,} bytes.")(scope, receive, send_guarded)
 
     def _most_bytes(self, scope: Scope) -> int:
-        return MOST_BODY_BYTES
+        return MAX_BODY_BYTES
 
     def _refusal(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)
         if not self._access.serves(headers.get("host", "")):
             return sentence(400, "host not allowed; add it with hpcprof serve --allow-host.")
-        if len(scope.get("raw_path", b"")) + len(scope["query_string"]) > MOST_ADDRESS_BYTES:
-            return sentence(414, f"the address exceeds {MOST_ADDRESS_BYTES:,} bytes.")
+        if len(scope.get("raw_path", b"")) + len(scope["query_string"]) > MAX_ADDRESS_BYTES:
+            return sentence(414, f"the address exceeds {MAX_ADDRESS_BYTES:,} bytes.")
         length = parse_count(headers.get("content-length", "0"))
         most = self._most_bytes(scope)
         if length is None or length > most:
@@ -154,19 +170,12 @@ class Guard:
             return None
         pairs = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         token = dict(pairs).get("token")
-        if scope["method"] in _READS and access.accepts(token):
+        if scope["method"] in _READ_METHODS and access.accepts(token):
             query = urlencode([pair for pair in pairs if pair[0] != "token"])
             # A path that begins with two slashes would name another host.
             path = "/" + str(scope["path"]).lstrip("/\\")
             answer = RedirectResponse(path + (f"?{query}" if query else ""), 303)
-            answer.set_cookie(
-                access.cookie,
-                access.session,
-                max_age=_COOKIE_SECONDS,
-                httponly=True,
-                secure=access.secures(headers),
-                samesite="strict",
-            )
+            access.set_session(answer, headers, access.session, "strict")
             return answer
         if access.knows(headers):
             return None
@@ -203,7 +212,7 @@ def _same_origin(scope: Scope, headers: Headers) -> bool:
     origin = headers.get("origin")
     if origin is not None and urlsplit(origin).netloc.lower() != headers.get("host", "").lower():
         return False
-    navigates = headers.get("sec-fetch-mode") == "navigate" and scope["method"] in _READS
+    navigates = headers.get("sec-fetch-mode") == "navigate" and scope["method"] in _READ_METHODS
     return navigates or headers.get("sec-fetch-site", "none") in ("none", "same-origin")
 
 

@@ -28,7 +28,7 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
-from starlette.requests import Request, cookie_parser
+from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -44,20 +44,26 @@ from hpcprof.results.store.database import error_line, public_address
 from hpcprof.results.store.store import Store, open_store
 from hpcprof.results.store.tables import PushedRow
 from hpcprof.serve.annotations import sent_annotation, sent_form
-from hpcprof.serve.app import THREADS, answer, few_threads, page_templates, pages_of
+from hpcprof.serve.app import MAX_THREADS, answer, few_threads, page_templates, pages_of
 from hpcprof.serve.context import as_html, as_json, run_address
 from hpcprof.serve.grants import PUSH, Grant, Grants
-from hpcprof.serve.guard import MOST_ADDRESS_BYTES, Access, Guard, sentence
+from hpcprof.serve.guard import (
+    MAX_ADDRESS_BYTES,
+    SESSION_SECONDS,
+    Access,
+    Guard,
+    bearer_token,
+    sentence,
+)
 from hpcprof.serve.log import say
 from hpcprof.serve.pages import static_file
 from hpcprof.serve.sql import query_turns
 from hpcprof.serve.turns import Turns
 
-_SIGN_IN = "/sign-in"
-_STATIC = "/static/"
-_PUSH = "/api/push/"
-_SESSION_SECONDS = 7 * 24 * 3600
-_MOST_SESSIONS = 10_000
+_SIGN_IN_PATH = "/sign-in"
+_STATIC_PATH = "/static/"
+_PUSH_PATH = "/api/push/"
+_MAX_SESSIONS = 10_000
 
 
 class Proxy(msgspec.Struct, frozen=True):
@@ -79,10 +85,10 @@ class Sessions(msgspec.Struct):
         """Return the cookie of a new session."""
         now = time.monotonic()
         self._known = {cookie: session for cookie, session in self._known.items() if session[1] > now}
-        if len(self._known) >= _MOST_SESSIONS:
+        if len(self._known) >= _MAX_SESSIONS:
             del self._known[next(iter(self._known))]
         cookie = secrets.token_urlsafe(32)
-        self._known[cookie] = sha256, now + _SESSION_SECONDS
+        self._known[cookie] = sha256, now + SESSION_SECONDS
         return cookie
 
     def token(self, cookie: str) -> str | None:
@@ -91,7 +97,7 @@ class Sessions(msgspec.Struct):
         return sha256 if end > time.monotonic() else None
 
 
-class _Stranger(Exception):
+class _UnknownUser(Exception):
     def __init__(self, user: str) -> None:
         super().__init__(f"{visible(user[:200])} has no access here; whoever runs this hub can grant it.")
 
@@ -106,7 +112,7 @@ class Project:
         self.uploads = Uploads(folder, self.store)
         self.pages = pages_of(folder, db, all_stored=True, turns=turns)
         self.pages.add_exception_handler(
-            StoreError, lambda request, error: answer(request, _without_place(error), 503)
+            StoreError, lambda request, error: answer(request, _public_sentence(error), 503)
         )
         self.pages.state.unsaid = str(folder)
 
@@ -152,18 +158,11 @@ class Hub:
         grant = self.grants.of_token((await sent_form(request)).get("token", "").strip())
         wanted = request.query_params.get("next", "/runs")
         if grant is None:
-            return RedirectResponse(f"{_SIGN_IN}?{urlencode({'wrong': '', 'next': wanted})}", 303)
+            return RedirectResponse(f"{_SIGN_IN_PATH}?{urlencode({'wrong': '', 'next': wanted})}", 303)
         # A path that begins with two slashes would name another host.
         answer = RedirectResponse("/" + wanted.lstrip("/\\"), 303)
         # lax: a link in a message opens a page. Changes must come from a page of this server.
-        answer.set_cookie(
-            self._access.cookie,
-            self.sessions.begin(grant.sha256),
-            max_age=_SESSION_SECONDS,
-            httponly=True,
-            secure=self._access.secures(request.headers),
-            samesite="lax",
-        )
+        self._access.set_session(answer, request.headers, self.sessions.begin(grant.sha256), "lax")
         return answer
 
     async def push(self, request: Request) -> Response:
@@ -221,11 +220,10 @@ class Hub:
             await project.pages(scope, receive, send)
 
     def identify(self, scope: Scope, proxy: Proxy | None) -> Grant | None:
-        """Return the grant by token, the user that its proxy names (or raise `_Stranger`), or session."""
+        """Return the grant by token, the user that its proxy names (or raise `_UnknownUser`), or session."""
         headers = Headers(scope=scope)
-        scheme, _, token = headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer":
-            return self.grants.of_token(token.strip())
+        if (token := bearer_token(headers)) is not None:
+            return self.grants.of_token(token)
         client = scope.get("client")
         if proxy is not None and (not proxy.address or (client and client[0] == proxy.address)):
             # A proxy that passes its users' own header on would let them choose the address.
@@ -233,10 +231,9 @@ class Hub:
             if users:
                 grant = self.grants.of_user(users[0]) if len(users) == 1 else None
                 if grant is None:
-                    raise _Stranger(", ".join(users))
+                    raise _UnknownUser(", ".join(users))
                 return grant
-        session = cookie_parser("; ".join(headers.getlist("cookie"))).get(self._access.cookie, "")
-        signed_in = self.sessions.token(session)
+        signed_in = self.sessions.token(self._access.session_of(headers))
         return self.grants.of_hash(signed_in) if signed_in else None
 
 
@@ -250,11 +247,11 @@ def make_hub(folder: Path, db: str | None, access: Access, proxy: Proxy | None =
     hub = Hub(folder, db, access)
     app = Starlette(
         routes=[
-            Route(_SIGN_IN, hub.sign_in_page, methods=["GET"]),
-            Route(_SIGN_IN, hub.sign_in, methods=["POST"]),
-            Route(f"{_PUSH}{{digest}}", hub.push, methods=["GET", "PUT"]),
+            Route(_SIGN_IN_PATH, hub.sign_in_page, methods=["GET"]),
+            Route(_SIGN_IN_PATH, hub.sign_in, methods=["POST"]),
+            Route(f"{_PUSH_PATH}{{digest}}", hub.push, methods=["GET", "PUT"]),
             Route("/runs/{run}/note", hub.annotate, methods=["POST"]),
-            Route(f"{_STATIC}{{name}}", static_file),
+            Route(f"{_STATIC_PATH}{{name}}", static_file),
             Mount("/", hub.pages),
         ],
         exception_handlers={HpcprofError: _error_response, HTTPException: _error_response},
@@ -269,14 +266,14 @@ class _HubGuard(Guard):
         self._identify = identify
 
     def _most_bytes(self, scope: Scope) -> int:
-        return MOST_PART_BYTES if scope["path"].startswith(_PUSH) else super()._most_bytes(scope)
+        return MAX_PART_BYTES if scope["path"].startswith(_PUSH_PATH) else super()._most_bytes(scope)
 
     def _sign_in(self, scope: Scope) -> Response | None:
         path = str(scope["path"])
         by_program = path.startswith("/api/") or path == "/metrics" or scope["method"] != "GET"
         try:
             grant = self._identify(scope)
-        except _Stranger as error:
+        except _UnknownUser as error:
             # A token in the form for it would change nothing: the proxy goes on naming this user.
             return as_json({"error": str(error)}, 403) if by_program else sentence(403, str(error))
         except HpcprofError:
@@ -284,7 +281,7 @@ class _HubGuard(Guard):
         if grant is not None:
             scope["grant"] = grant
             return None
-        if path == _SIGN_IN or path.startswith(_STATIC):
+        if path == _SIGN_IN_PATH or path.startswith(_STATIC_PATH):
             return None
         if by_program:
             has_token = Headers(scope=scope).get("authorization", "").lower().startswith("bearer ")
@@ -292,17 +289,17 @@ class _HubGuard(Guard):
             return as_json(
                 {"error": wrong if has_token else "a token is needed: Authorization: Bearer TOKEN."}, 401
             )
-        return RedirectResponse(f"{_SIGN_IN}?{urlencode({'next': _requested_page(scope)})}", 303)
+        return RedirectResponse(f"{_SIGN_IN_PATH}?{urlencode({'next': _requested_page(scope)})}", 303)
 
 
 def _error_response(request: Request, error: Exception) -> Response:
     """Answer a push; where the disk or the database cannot be used, it is tried again."""
     if isinstance(error, HTTPException):
         return as_json({"error": error.detail}, error.status_code)
-    return as_json({"error": _without_place(error)}, 503)
+    return as_json({"error": _public_sentence(error)}, 503)
 
 
-def _without_place(error: Exception) -> str:
+def _public_sentence(error: Exception) -> str:
     """Return the sentence of an error for readers; where the database is goes to the hub's terminal only."""
     if not isinstance(error, StoreError):
         return str(error)
@@ -316,7 +313,7 @@ def _requested_page(scope: Scope) -> str:
     query = urlencode([pair for pair in pairs if pair[0] != "token"])
     path = scope.get("raw_path", b"/").partition(b"?")[0].decode("latin-1")
     wanted = f"{path}?{query}" if query else path
-    return wanted if len(wanted) <= MOST_ADDRESS_BYTES // 4 else "/runs"
+    return wanted if len(wanted) <= MAX_ADDRESS_BYTES // 4 else "/runs"
 
 
 def _number(request: Request, header: str) -> int:
@@ -346,12 +343,12 @@ def _in_schema(db: str, schema: str) -> str:
     return url.update_query_dict({"options": " ".join(options)}).render_as_string(hide_password=False)
 
 
-MOST_PART_BYTES = 8 << 20
-"""The most bytes of a package in one request."""
+MAX_PART_BYTES = 8 << 20
+"""Maximum bytes of a package in one request."""
 
-MOST_PACKAGE_BYTES = 8 << 30
+MAX_PACKAGE_BYTES = 8 << 30
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_FORGOTTEN_S = 7 * 24 * 3600
+_FORGET_PACKAGE_S = 7 * 24 * 3600
 """The age at which the beginning of a package that nobody finishes is removed."""
 
 _MAX_OPEN_PACKAGES = 100
@@ -365,7 +362,7 @@ _PARTS_AT_ONCE = 4
 """Maximum number of parts of a token that are in memory, or being kept, at the same time; others wait."""
 
 
-_MAX_CONCURRENT_PAGES = THREADS // 2
+_MAX_CONCURRENT_PAGES = MAX_THREADS // 2
 """Maximum number of pages of a token that are made at the same time; others wait."""
 
 
@@ -392,7 +389,7 @@ class Uploads:
         self._parts = folder / ".incoming"
         self._lock, self._free = Lock(), Condition()
         self._busy: set[Path] = set()
-        self._places = BoundedSemaphore(_MAX_UNPACKING)
+        self._unpacking_places = BoundedSemaphore(_MAX_UNPACKING)
         # Open until this process ends.
         self._running = os.open(folder / ".running", os.O_CREAT | os.O_RDWR, 0o600)
         with suppress(OSError):  # another hub has the lock, and may just be keeping a package
@@ -405,7 +402,7 @@ class Uploads:
         return [path for path in (self._folder / PUSHED).glob("*") if path.name not in sha256]
 
     def progress(self, digest: str, grant: Grant) -> UploadProgress:
-        """Return how far the package of a SHA-256 is."""
+        """Return the progress of the package with a SHA-256."""
         path = self._part(digest, grant)
         run = self._kept_run(digest)
         return UploadProgress(0, run) if run else UploadProgress(_size(path))
@@ -418,13 +415,13 @@ class Uploads:
         received parts remain, and the push can resume.
         """
         path = self._part(digest, grant)
-        with self._hold_lock(path):
+        with self._only_one_part(path):
             with self._lock:
                 if run := self._kept_run(digest):
                     return UploadProgress(length, run)
                 self._parts.mkdir(mode=0o700, exist_ok=True)
                 self._forget_old()
-                room = self._room(grant, path, length)
+                room = self._free_quota(grant, path, length)
                 have = _size(path)
                 end = have + len(part)
                 # The last part is empty if the hub ended before it could keep the package.
@@ -439,7 +436,7 @@ class Uploads:
             if end < length:
                 return UploadProgress(end)
             try:
-                with self._places:
+                with self._unpacking_places:
                     run = self._keep(path, digest, grant, room)
             except PushRefused:
                 path.unlink(missing_ok=True)
@@ -448,7 +445,7 @@ class Uploads:
             return UploadProgress(length, run)
 
     @contextmanager
-    def _hold_lock(self, path: Path) -> Iterator[None]:
+    def _only_one_part(self, path: Path) -> Iterator[None]:
         with self._free:
             while path in self._busy:
                 self._free.wait()
@@ -473,7 +470,7 @@ class Uploads:
                         403, f"{run} was pushed by {before.who}, and no other token replaces it."
                     )
                 # Others of the token's packages may have been kept while this one was unpacked.
-                if package.bytes > self._room(grant, path, 0):
+                if package.bytes > self._free_quota(grant, path, 0):
                     raise PushRefused(
                         413, f"the token's quota of {format_bytes(grant.quota_bytes)} is used up."
                     )
@@ -500,7 +497,7 @@ class Uploads:
     def _kept_run(self, digest: str) -> str:
         return next((row.run_id for row in self._store.pushed().values() if row.sha256 == digest), "")
 
-    def _room(self, grant: Grant, path: Path, length: int) -> int:
+    def _free_quota(self, grant: Grant, path: Path, length: int) -> int:
         stored = sum(row.bytes for row in self._store.pushed().values() if row.who == grant.name)
         begun = [
             part
@@ -510,8 +507,8 @@ class Uploads:
         if len(begun) >= _MAX_OPEN_PACKAGES:
             raise PushRefused(413, f"the token has begun {_MAX_OPEN_PACKAGES} packages: finish one first.")
         pending = sum(map(_size, begun))
-        if length > MOST_PACKAGE_BYTES or stored + pending + length > grant.quota_bytes:
-            limits = f"the limit of {format_bytes(MOST_PACKAGE_BYTES)} or, with "
+        if length > MAX_PACKAGE_BYTES or stored + pending + length > grant.quota_bytes:
+            limits = f"the limit of {format_bytes(MAX_PACKAGE_BYTES)} or, with "
             limits += (
                 f"{format_bytes(stored + pending)} before it, the quota of {format_bytes(grant.quota_bytes)}"
             )
@@ -526,7 +523,7 @@ class Uploads:
     def _forget_old(self) -> None:
         for part in self._parts.iterdir():
             with suppress(OSError):
-                if part.stat().st_mtime < time.time() - _FORGOTTEN_S:
+                if part.stat().st_mtime < time.time() - _FORGET_PACKAGE_S:
                     # A hub that was killed leaves the folder in which it unpacked a package.
                     shutil.rmtree(part) if part.is_dir() else part.unlink()
 

@@ -11,10 +11,10 @@ from threading import Lock
 from hpcprof.common.masking import masked
 
 _MIN_PERIOD_S = 1.0
-_FORGOTTEN_S = 600.0
+_FORGET_CAUSE_S = 600.0
 """Seconds after which a cause is told in full again."""
 
-_MOST_CAUSES = 1000
+_MAX_KNOWN_CAUSES = 1000
 _NUMBER = re.compile(r"\d\w*")
 """Numbers of sockets and tasks and addresses of objects, by which asyncio's messages of one cause differ."""
 
@@ -47,16 +47,16 @@ class CauseLimit(logging.Filter):
         return again is not None
 
     def repeats(self, cause: Hashable) -> int | None:
-        """Return how often a cause was left out since it was told; None if it is to be left out now."""
+        """Return the number of records of a cause left out since the last one; None to leave this out too."""
         now = self._clock()
         with self._lock:
             first, last, left_out = self._told.get(cause, (now, -_MIN_PERIOD_S, 0))
             if now - last < _MIN_PERIOD_S:
                 self._told[cause] = first, last, left_out + 1
                 return None
-            if len(self._told) >= _MOST_CAUSES:
+            if len(self._told) >= _MAX_KNOWN_CAUSES:
                 self._told.clear()
-            new = cause not in self._told or now - first > _FORGOTTEN_S
+            new = cause not in self._told or now - first > _FORGET_CAUSE_S
             self._told[cause] = (now if new else first), now, 0
             return 0 if new else left_out + 1
 

@@ -25,14 +25,13 @@ from hpcprof.report.terminal import remarks
 from hpcprof.results.across.listing import Coverage
 from hpcprof.results.ask import event_query, query
 from hpcprof.results.ask.explanation import kept_explanation
-from hpcprof.results.ask.tables import RunTables
 from hpcprof.results.store.tables import PushedRow
 from hpcprof.runs.directory import Run, sweep_of
 from hpcprof.runs.tags import read_note
 from hpcprof.serve import annotations
 from hpcprof.serve.across_runs import change, comparisons
 from hpcprof.serve.catalogue import GROUPED_BY, SORTED_BY, Catalogue, Filters, KnownRun, shown_filters
-from hpcprof.serve.context import as_html, contents_of, run_address, served
+from hpcprof.serve.context import as_html, contents_of, run_address, served, table_of
 from hpcprof.serve.grants import PUSH
 from hpcprof.serve.sql import SECONDS
 from hpcprof.submit.jobs.walltime import format_walltime
@@ -58,12 +57,12 @@ EXAMPLES = (
 )
 """Queries to start from: a title, the SQL, and whether it asks events."""
 
-RUNS_ON_A_PAGE = 100
-ROWS_ON_A_PAGE = 200
-_TREND = 20
+RUNS_PER_PAGE = 100
+ROWS_PER_PAGE = 200
+_MAX_TREND_RUNS = 20
 """The most runs that a trend shows."""
 
-_STATIC = {
+_STATIC_FILES = {
     "page.js": "text/javascript",
     "page.css": "text/css",
     "serve.js": "text/javascript",
@@ -88,7 +87,7 @@ def list_page(request: Request) -> Response:
     listing = served(request).catalogue.listing()
     filters = Filters.of(request.query_params)
     chosen = listing.chosen(filters)
-    place = _place(request, len(chosen), RUNS_ON_A_PAGE)
+    place = _place(request, len(chosen), RUNS_PER_PAGE)
     visible_runs = chosen[place.first : place.last]
     context = served(request)
     store = context.catalogue.store
@@ -185,7 +184,7 @@ def _trend(run: KnownRun, runs: Sequence[KnownRun]) -> Trend | None:
         return None
     older = runs[runs.index(run) :]  # the newest first
     times = [other.listed.step_ns for other in older if other.kind == run.kind]
-    step_times = [step_ns for step_ns in times if step_ns][:_TREND][::-1]
+    step_times = [step_ns for step_ns in times if step_ns][:_MAX_TREND_RUNS][::-1]
     if len(step_times) < 2:
         return None
     low, high = min(step_times), max(step_times)
@@ -249,16 +248,11 @@ def run_page(request: Request) -> Response:
 
 def table_page(request: Request) -> Response:
     """Show an analysis of a run with all its rows, in pages."""
-    context = served(request)
-    run = context.catalogue.find(request.path_params["run"])
-    name = request.path_params["table"]
-    if name not in ANALYSES:
-        raise HTTPException(404)
-    table = RunTables(run, context.catalogue.store).table(name)
+    run, name, table = table_of(request)
     columns = ANALYSES[name].columns
-    place = _place(request, table.count, ROWS_ON_A_PAGE)
+    place = _place(request, table.count, ROWS_PER_PAGE)
     rows = zip(*(table.columns[column.name][place.first : place.last] for column in columns), strict=True)
-    return context.page(
+    return served(request).page(
         "table",
         title=f"{ANALYSES[name].title}: {run.id}",
         run=run,
@@ -312,13 +306,13 @@ def _columns_by_table(schema: query.QueryResult) -> dict[str, list[str]]:
 def static_file(request: Request) -> Response:
     """Return a script or a style of hpcprof; no other file has an address."""
     name = request.path_params["name"]
-    if name not in _STATIC:
+    if name not in _STATIC_FILES:
         raise HTTPException(404)
     try:
         text = (DIST / name).read_bytes()
     except OSError:
         raise HTTPException(404) from None
-    return Response(text, media_type=_STATIC[name], headers={"Cache-Control": "private, max-age=300"})
+    return Response(text, media_type=_STATIC_FILES[name], headers={"Cache-Control": "private, max-age=300"})
 
 
 def home(request: Request) -> Response:

@@ -22,7 +22,7 @@ from hpcprof.results.store.store import open_store
 from hpcprof.runs.directory import Run, has_manifest, open_run
 
 MEMORY_BYTES = 4 << 30
-_EVENTS_MEMORY = "1GiB"
+_DUCKDB_MEMORY = "1GiB"
 _FILE_BYTES = 4 << 30
 _NO_TABLE = re.compile(r'(?:no such table: |relation ")(\w+)')  # SQLite's words, and PostgreSQL's
 
@@ -108,7 +108,7 @@ def _events(question: Question, runs: list[AskedRun]) -> Reply:
 
     store = open_store(question.db, Path(question.runs_dir), read_only=True)
     events = find_kept_events([(_open_run(run), Path(run.spare), run.missing) for run in runs], store)
-    with asking(question.sql, events, _EVENTS_MEMORY) as result:
+    with asking(question.sql, events, _DUCKDB_MEMORY) as result:
         return Reply(result.columns, list(islice(result.rows, question.most_rows + 1)), notes=events.missing)
 
 

@@ -23,10 +23,10 @@ from hpcprof.serve.log import limit_logs
 
 _BACKLOG = 128
 _IDLE_SECONDS = 10
-_GOODBYE_SECONDS = 2
-_MOST_HEADER_BYTES = 32 * 1024
+_SHUTDOWN_SECONDS = 2
+_MAX_HEADER_BYTES = 32 * 1024
 _TOKEN_BYTES = 32
-_NEW_OBJECTS = 1000
+_GC_THRESHOLD = 1000
 """New objects after which garbage is collected."""
 
 
@@ -76,13 +76,13 @@ def serve(serving: Serving, runs_dir: Path, db: str | None, announce: Callable[[
             proxy_headers=False,
             backlog=connections.waiting,
             timeout_keep_alive=_IDLE_SECONDS,
-            timeout_graceful_shutdown=_GOODBYE_SECONDS,
-            h11_max_incomplete_event_size=_MOST_HEADER_BYTES,
+            timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
+            h11_max_incomplete_event_size=_MAX_HEADER_BYTES,
         )
         limit_logs()
         # Commands collect garbage rarely, but connections that break off leave cycles with their answers.
         gc.freeze()
-        gc.set_threshold(_NEW_OBJECTS)
+        gc.set_threshold(_GC_THRESHOLD)
         query = f"?token={access.token}" if access.token else ""
         where = f"{_in_address(serving.host)}:{access.port}" if serving.unix is None else "localhost"
         announce(f"http://{where}/{query}{f' by {serving.unix}' if serving.unix else ''}")
@@ -158,7 +158,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def access_to(serving: Serving, listening: socket.socket) -> Access:
-    """Return who may use the application on a socket, with a new token if one is required."""
+    """Return the access to the application on a socket, with a new token if one is required."""
     names = [serving.host, *LOCAL_NAMES, *serving.names]
     if serving.unix is not None:
         token = secrets.token_urlsafe(_TOKEN_BYTES) if serving.token else None

@@ -22,14 +22,15 @@ from hpcprof.serve.query_process import MEMORY_BYTES, AskedRun, Question, Reply
 from hpcprof.serve.tiles import AskAgain, Tiles
 from hpcprof.serve.turns import Turns
 
-MOST_CHARACTERS = 20_000
+MAX_SQL_CHARACTERS = 20_000
 MOST_ROWS = 10_000
 MOST_BYTES = 8 << 20
 SECONDS = 30
-"""The most seconds of a query."""
+"""Maximum seconds of a query."""
+_TIMED_OUT_SENTENCE = f"the query took {SECONDS} s, the limit, and was ended."
 
-_AT_A_TIME = 3
-_A_MINUTE = 60
+_MAX_RUNNING_QUERIES = 3
+_MAX_QUERIES_A_MINUTE = 60
 _MAX_WAITING_QUERIES = 20
 
 
@@ -60,8 +61,8 @@ class SqlDesk:
         """
         if not sql.strip():
             raise UsageError("write a SELECT.")
-        if len(sql) > MOST_CHARACTERS:
-            raise UsageError(f"the SQL has {len(sql):,} characters; the limit is {MOST_CHARACTERS:,}.")
+        if len(sql) > MAX_SQL_CHARACTERS:
+            raise UsageError(f"the SQL has {len(sql):,} characters; the limit is {MAX_SQL_CHARACTERS:,}.")
         self._admit(reader)
         async with self._turns.turn(reader):
             # A thread of its own, so that queries hold up no page.
@@ -75,8 +76,8 @@ class SqlDesk:
             if not times:
                 del self._asked[name]
         moments = self._asked.setdefault(reader, deque())
-        if len(moments) >= _A_MINUTE:
-            raise AskAgain(f"too many queries: at most {_A_MINUTE} a minute; ask again.")
+        if len(moments) >= _MAX_QUERIES_A_MINUTE:
+            raise AskAgain(f"too many queries: at most {_MAX_QUERIES_A_MINUTE} a minute; ask again.")
         moments.append(now)
 
     def _execute(self, sql: str, runs: Sequence[Run] | None) -> Reply:
@@ -92,7 +93,7 @@ class SqlDesk:
             try:
                 result = run_command(_command(), timeout=SECONDS, text_input=text, environment=environment)
             except CommandTimedOut:
-                raise UsageError(f"the query took {SECONDS} s, the limit, and was ended.") from None
+                raise UsageError(_TIMED_OUT_SENTENCE) from None
         try:
             reply = from_json(result.stdout, Reply)
         except msgspec.MsgspecError:
@@ -108,12 +109,12 @@ class SqlDesk:
 
 def query_turns() -> Turns:
     """Return the turns of readers whose queries share this machine."""
-    return Turns(_AT_A_TIME, _MAX_WAITING_QUERIES)
+    return Turns(_MAX_RUNNING_QUERIES, _MAX_WAITING_QUERIES)
 
 
 def _end_sentence(exit_code: int) -> str:
     if exit_code == -signal.SIGALRM:
-        return f"the query took {SECONDS} s, the limit, and was ended."
+        return _TIMED_OUT_SENTENCE
     end = f"by signal {-exit_code}" if exit_code < 0 else f"with exit code {exit_code}"
     limit = f"it may use {format_bytes(MEMORY_BYTES)} of memory"
     return f"the process of the query ended {end}, without an answer; {limit}."

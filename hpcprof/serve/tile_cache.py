@@ -15,12 +15,12 @@ MOST_BYTES = 1 << 30
 """The most bytes of the folder."""
 
 _REMAINING_SHARE = 0.75
-"""To which part of that it is emptied then, the runs that were looked at least recently first."""
+"""Share of that to which a full folder is emptied; the runs that were read least recently go first."""
 
 _CHECK_INTERVAL_BYTES = 1 << 26
-"""After how many written bytes its size is looked at again."""
+"""Written bytes after which the size of the folder is checked again."""
 
-_LEVEL = 1
+_COMPRESSION_LEVEL = 1
 """Tiles are compressed quickly rather than well."""
 
 
@@ -38,7 +38,7 @@ class TileCache:
         with suppress(OSError, zlib.error):
             return zlib.decompress(path.read_bytes())
         content = make()
-        packed = zlib.compress(content, _LEVEL)
+        packed = zlib.compress(content, _COMPRESSION_LEVEL)
         with suppress(OSError):
             self._make_folder(path.parent)
             with replacing(path) as temporary:

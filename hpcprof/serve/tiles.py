@@ -54,16 +54,16 @@ LAYOUT = 5
 MOST_RANKS = 64
 """The most ranks that a request may ask for."""
 
-_PIXELS = 512
+_PIXELS_PER_TILE = 512
 """The slices that fit side by side in a tile."""
 
 _MAX_FULL_RANKS = 16
-"""Up to how many ranks each has its own tracks in the overview."""
+"""Maximum number of ranks that have tracks of their own in the overview."""
 
-_NARROWEST_NS = 1 << 12
-_EVENTS_A_PART = 100_000
-_PARTS_BYTES = 128 << 20
-_RUNS = 4
+_MIN_TILE_NS = 1 << 12
+_EVENTS_PER_PART = 100_000
+_MAX_PARTS_BYTES = 128 << 20
+_MAX_OPEN_RUNS = 4
 _FRESH_SECONDS = 2.0
 
 
@@ -79,7 +79,7 @@ class Extent(msgspec.Struct, frozen=True):
     levels: int
 
     def width(self, level: int) -> int:
-        """Return how long the tiles of a level are, in ns."""
+        """Return the length of the tiles of a level in ns."""
         return self.span >> level
 
 
@@ -123,21 +123,21 @@ class RunTiles:
         else:
             first, last = self._whole_span()
         span = 1 << max(math.ceil(math.log2(max(1, last - first))), 1)
-        levels = max(1, span.bit_length() - _NARROWEST_NS.bit_length() + 1)
+        levels = max(1, span.bit_length() - _MIN_TILE_NS.bit_length() + 1)
         return Extent(first, last - first, span, levels)
 
     @cached_property
     def _parts_level(self) -> int:
         rank = next(iter(self._windows.profiles))  # the others are alike
         self._keep(rank)
-        parts = max(1, (self._windows.rows(rank) or 0) / _EVENTS_A_PART)
+        parts = max(1, (self._windows.rows(rank) or 0) / _EVENTS_PER_PART)
         return min(math.ceil(math.log2(parts)), self._extent.levels - 1)
 
     def _whole_span(self) -> tuple[int, int]:
         extents = []
         for rank in self._windows.profiles:
             self._keep(rank)
-            timeline = self._windows.read(rank, -_FOREVER, _FOREVER)
+            timeline = self._windows.read(rank)
             on_host = (timeline.calls, timeline.ranges, timeline.host_collectives, timeline.mpi_calls)
             tables = (timeline.operations(), *on_host)
             stamps = [s for table in tables if len(table) for s in (table.start.min(), table.end.max())]
@@ -188,7 +188,7 @@ class RunTiles:
         width = extent.width(level)
         start, end = index * width, (index + 1) * width
         parts = self._parts_of(rank, level, index)
-        return encoded_tile(rank, parts, self._communication(rank), start, end, width // _PIXELS)
+        return encoded_tile(rank, parts, self._communication(rank), start, end, width // _PIXELS_PER_TILE)
 
     @cached_property
     def _run_communication(self) -> RunCommunication:
@@ -252,9 +252,6 @@ class RunTiles:
             return_freed_memory()
 
 
-_FOREVER = 1 << 61
-
-
 class AskAgain(HpcprofError):
     """The server is busy; the same request succeeds later."""
 
@@ -264,7 +261,7 @@ class Tiles:
 
     def __init__(self, store: Store, cache: TileCache) -> None:
         self._store, self._cache = store, cache
-        self._parts = RecentParts(_PARTS_BYTES)
+        self._parts = RecentParts(_MAX_PARTS_BYTES)
         self._runs: OrderedDict[str, RunTiles] = OrderedDict()
         self._keys: dict[str, tuple[str, float]] = {}
         self._lock = Lock()
@@ -276,7 +273,7 @@ class Tiles:
             if key not in self._runs:
                 self._runs[key] = RunTiles(run, self._store, key, self._cache, self._parts)
             self._runs.move_to_end(key)
-            while len(self._runs) > _RUNS:
+            while len(self._runs) > _MAX_OPEN_RUNS:
                 self._runs.popitem(last=False)
             return self._runs[key]
 
@@ -314,7 +311,7 @@ def is_rank(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) < 9
 
 
-_BYTES_A_SLICE = 56
+_BYTES_PER_SLICE = 56
 
 # Tiles have few names, and the same ones; without this, names take a quarter of the time of a tile.
 _short_name = lru_cache(maxsize=4096)(short_name)
@@ -331,7 +328,7 @@ class RankPart(msgspec.Struct, frozen=True):
     def size(self) -> int:
         """About how many bytes it takes."""
         slices = sum(len(track.slices) for track in self.tracks.tracks)
-        return slices * _BYTES_A_SLICE + sum(map(len, self.strings))
+        return slices * _BYTES_PER_SLICE + sum(map(len, self.strings))
 
 
 class RecentParts:
@@ -401,7 +398,7 @@ def encoded_tile(
     end: int,
     shortest: int,
 ) -> dict[str, Any]:
-    """Return what a tile shows of a rank, as the timeline of a page has it.
+    """Return the tile of a rank in the form of a page's timeline.
 
     ``labels`` also has the tracks without a slice in the tile. The parts are in their order; each is
     forgotten before the next is read. Their clock is that of ``start`` and ``end``, the time of the tile, and

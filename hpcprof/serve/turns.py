@@ -8,7 +8,7 @@ from anyio import Event
 
 from hpcprof.serve.tiles import AskAgain
 
-_MOST_READERS = 10_000
+_MAX_KNOWN_READERS = 10_000
 
 
 class Turns:
@@ -55,5 +55,5 @@ class Turns:
 
     def _forget(self) -> None:
         self._waiting = {reader: queue for reader, queue in self._waiting.items() if queue}
-        if len(self._last) > _MOST_READERS:
+        if len(self._last) > _MAX_KNOWN_READERS:
             self._last.clear()

@@ -52,18 +52,22 @@ def run_call_costs(
     from hpcprof.submit.jobs.request import resolve
 
     request = for_workload(request, "calls")
-    whole = {**request.profiler_options, "capture": "whole"}
+    nsys_options = {**request.profiler_options, "capture": "whole"}
     jobs = [
-        resolve(replace(request, profiler=profiler, profiler_options=whole if profiler == "nsys" else {}))
+        resolve(
+            replace(request, profiler=profiler, profiler_options=nsys_options if profiler == "nsys" else {})
+        )
         for profiler in _PROFILERS
     ]
     study = StudyRuns(len(jobs), request.runs_dir, request.template, db, progress, command_line)
     with study.cancelled_on_interrupt():
         runs = tuple(study.make(number, site, job) for number, (site, job) in enumerate(jobs, 1))
     tables = [read_calls(run.path / OUTPUT) for run in runs]
-    first, second, third, last = ({kind: ns for kind, (_, ns) in table.items()} for table in tables)
+    alone, traced, traced_again, alone_again = (
+        {kind: ns for kind, (_, ns) in table.items()} for table in tables
+    )
     kinds = {
-        kind: CallTimes(call, (first[kind], last[kind]), (second[kind], third[kind]))
+        kind: CallTimes(call, (alone[kind], alone_again[kind]), (traced[kind], traced_again[kind]))
         for kind, (call, _) in tables[0].items()
     }
     version = study.store.profiles(runs[1].id)[0].profiler_version or ""

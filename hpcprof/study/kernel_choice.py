@@ -10,7 +10,7 @@ import numpy as np
 from hpcprof.common.errors import HpcprofError
 from hpcprof.profiles.timeline import Category, Timeline
 
-_NAMELESS = re.compile(r"\(anonymous namespace\)|<unnamed>|\{lambda[^}]*\}|\{unnamed[^}]*\}")
+_UNNAMED_SCOPE = re.compile(r"\(anonymous namespace\)|<unnamed>|\{lambda[^}]*\}|\{unnamed[^}]*\}")
 
 
 @dataclass(frozen=True)
@@ -40,42 +40,42 @@ def choose_kernels(timeline: Timeline, top: int, launches: int) -> KernelChoice:
         raise HpcprofError(f"no compute kernels in {timeline.origin.path.name}: there is nothing to measure.")
     rows = rows[np.argsort(kernels.start[rows], kind="stable")]
     duration = kernels.end - kernels.start
-    ids, number = np.unique(kernels.name[rows], return_inverse=True)
+    ids, function_of_row = np.unique(kernels.name[rows], return_inverse=True)
     functions = [function_name(name or "") for name in timeline.names(ids)]
-    time = dict.fromkeys(functions, 0.0)
-    for name, total in zip(functions, np.bincount(number, duration[rows]).tolist(), strict=True):
-        time[name] += total
-    chosen = sorted((name for name in time if name), key=lambda name: -time[name])[:top]
-    sequence = [functions[index] for index in number.tolist() if functions[index] in chosen]
+    total_ns = dict.fromkeys(functions, 0.0)
+    for name, total in zip(functions, np.bincount(function_of_row, duration[rows]).tolist(), strict=True):
+        total_ns[name] += total
+    chosen = sorted((name for name in total_ns if name), key=lambda name: -total_ns[name])[:top]
+    sequence = [functions[index] for index in function_of_row.tolist() if functions[index] in chosen]
     count = min(launches, len(sequence))
     return KernelChoice(
-        pattern=pattern(chosen),
-        skip=best_window(sequence, {name: time[name] for name in chosen}, count),
+        pattern=name_pattern(chosen),
+        skip=best_window(sequence, {name: total_ns[name] for name in chosen}, count),
         count=count,
         names=tuple(chosen),
-        share=sum(time[name] for name in chosen) / max(1.0, sum(time.values())),
+        share=sum(total_ns[name] for name in chosen) / max(1.0, sum(total_ns.values())),
     )
 
 
-def pattern(functions: Sequence[str]) -> str:
+def name_pattern(functions: Sequence[str]) -> str:
     """Return a regular expression that matches the functions in any namespace; empty without functions."""
     return f"^(.*::)?({'|'.join(map(re.escape, functions))})$" if functions else ""
 
 
 def best_window(sequence: Sequence[str], weight: dict[str, float], count: int) -> int:
     """Return the start of the first window of ``count`` elements whose distinct names weigh most."""
-    inside: Counter[str] = Counter()
-    best, start, covered = -1.0, 0, 0.0
+    count_inside: Counter[str] = Counter()
+    best, start, weight_inside = -1.0, 0, 0.0
     for index, name in enumerate(sequence):
-        covered += 0 if inside[name] else weight[name]
-        inside[name] += 1
+        weight_inside += 0 if count_inside[name] else weight[name]
+        count_inside[name] += 1
         if index >= count:
             removed = sequence[index - count]
-            inside[removed] -= 1
-            covered -= 0 if inside[removed] else weight[removed]
+            count_inside[removed] -= 1
+            weight_inside -= 0 if count_inside[removed] else weight[removed]
         # The same weights added in another order differ in the last digits.
-        if index >= count - 1 and covered > best * (1 + 1e-9):
-            best, start = covered, index - count + 1
+        if index >= count - 1 and weight_inside > best * (1 + 1e-9):
+            best, start = weight_inside, index - count + 1
     return start
 
 
@@ -85,7 +85,7 @@ def function_name(demangled: str) -> str:
     ``void at::native::f<(int)4, at::native::Add<float>>(T2)`` becomes ``f``; the result may be empty.
     """
     depth, characters = 0, []
-    for character in _NAMELESS.sub("_", demangled):
+    for character in _UNNAMED_SCOPE.sub("_", demangled):
         if character == "(" and depth == 0:
             break
         depth += {"<": 1, ">": -1}.get(character, 0)

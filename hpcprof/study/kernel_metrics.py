@@ -15,8 +15,8 @@ if TYPE_CHECKING:  # the command's help needs none of these
     from hpcprof.runs.directory import Run
     from hpcprof.submit.jobs.job import JobSpec
 
-_LAUNCHES = 100
-"""The number of launches to replay by default."""
+_REPLAYED_LAUNCHES = 100
+"""Default number of launches to replay."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def run_kernel_metrics(
     first = resolve(replace(request, profiler="nsys", profile_ranks=ranks, profiler_options={}))
     ncu = replace(request, profiler="ncu", profile_ranks=ranks)
     # The second job is checked now: a mistake in it must not show up after the first has run.
-    placeholder = {"kernel": "^checked$", "launch-count": str(_LAUNCHES), **options}
+    placeholder = {"kernel": "^checked$", "launch-count": str(_REPLAYED_LAUNCHES), **options}
     _, job = resolve(replace(ncu, profiler_options=placeholder))
     if len(job.profiled_ranks) != 1:
         raise UsageError(f"--profile-ranks {ranks}: choose one rank, whose kernels are to be replayed.")
@@ -107,8 +107,8 @@ def _with_kernels(
     from hpcprof.study.kernel_choice import choose_kernels
 
     if "kernel" in options:
-        return {"launch-count": str(_LAUNCHES), **options}
-    launches = int(options.get("launch-count") or _LAUNCHES)
+        return {"launch-count": str(_REPLAYED_LAUNCHES), **options}
+    launches = int(options.get("launch-count") or _REPLAYED_LAUNCHES)
     choice = choose_kernels(find_timelines(timed).read(rank), top, launches)
     runs.tell(
         f"{counted(len(choice.names), 'kernel')} with {100 * choice.share:.1f} % of the compute time; "

@@ -57,10 +57,7 @@ def run_network(
     site, job = resolve(replace(for_workload(request, _WORKLOAD), profiler="none"))
     runs = StudyRuns(1, request.runs_dir, request.template, db, progress, command_line)
     with runs.cancelled_on_interrupt():
-        runs.begin(1, _WORKLOAD)
-        run = runs.submit(site, job)
-        runs.wait(run)
-        runs.collect(run, profiled=False)
+        run = runs.make(1, site, job, label=_WORKLOAD)
     network = fit_network(site.name, run.id, job.ranks_per_node, read_samples(run.path / OUTPUT))
     return NetworkStudy(run, network, keep_measurement(site.name, NETWORK, network))
 

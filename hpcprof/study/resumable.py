@@ -1,5 +1,6 @@
 """Studies that can be continued: the file that lists their runs, and the runs that are still to be made."""
 
+import os
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ from hpcprof.common.atomic import write_atomically
 from hpcprof.common.decode import from_json, read_file
 from hpcprof.common.errors import HpcprofError, UsageError, writing
 from hpcprof.runs.directory import Run, has_manifest, new_run_id, open_run
-from hpcprof.study.runs import MessageKind, NoProfile, StudyRuns, resume_command
+from hpcprof.study.runs import MessageKind, NoProfile, Progress, StudyRuns, resume_command
 from hpcprof.submit.schedulers.base import JobState, JobStatus
 from hpcprof.submit.schedulers.polling import poll
 from hpcprof.submit.sites.model import Site
@@ -19,7 +20,7 @@ from hpcprof.submit.sites.model import Site
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-RECORD = "study.json"
+RECORD_FILE = "study.json"
 """The name of the file."""
 
 
@@ -42,11 +43,11 @@ class StudyRecord(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, runs=runs)
 
 
-R = TypeVar("R", bound=StudyRecord)
-T = TypeVar("T")
+RecordT = TypeVar("RecordT", bound=StudyRecord)
+StudyT = TypeVar("StudyT")
 
 
-class _Name(msgspec.Struct):
+class _StudyName(msgspec.Struct):
     study: str
 
 
@@ -55,7 +56,7 @@ def begun(record: StudyRecord) -> bool:
     return any(planned.run for planned in record.runs)
 
 
-def begin(record: R, runs: StudyRuns, complete: Callable[[R, Path, StudyRuns], T]) -> T:
+def begin(record: RecordT, runs: StudyRuns, complete: Callable[[RecordT, Path, StudyRuns], StudyT]) -> StudyT:
     """Write the record of a new study into a folder of its own, make its runs, and complete the study.
 
     If the first job is refused, no folder is left behind. ``complete`` returns the complete study, given the
@@ -66,33 +67,33 @@ def begin(record: R, runs: StudyRuns, complete: Callable[[R, Path, StudyRuns], T
         write_record(folder, record)
         return complete(make_runs(record, folder, runs), folder, runs)
     except (HpcprofError, UnicodeEncodeError):
-        if not (folder / RECORD).is_file() or not begun(read_record(folder, record.study, type(record))):
+        if not (folder / RECORD_FILE).is_file() or not begun(read_record(folder, record.study, type(record))):
             shutil.rmtree(folder)
         raise
 
 
 def write_record(folder: Path, record: StudyRecord) -> None:
     """Write the record of a study into its folder, atomically."""
-    path = folder / RECORD
+    path = folder / RECORD_FILE
     text = msgspec.json.format(msgspec.json.encode(record), indent=1).decode()
     with writing(path):
         write_atomically(path, text + "\n")
 
 
-def read_record(folder: Path, study: str, form: type[R]) -> R:
+def read_record(folder: Path, study: str, record_type: type[RecordT]) -> RecordT:
     """Read the record of a study.
 
-    ``study`` is its name, and ``form`` the type of its record. Raises UsageError if the folder does not
-    belong to such a study, and HpcprofError if the record cannot be read.
+    ``study`` is its name. Raises UsageError if the folder does not belong to such a study, and HpcprofError
+    if the record cannot be read.
     """
-    path = folder / RECORD
+    path = folder / RECORD_FILE
     try:
         text = read_file(path)
-        if (owner := from_json(text, _Name).study) != study:
+        if (owner := from_json(text, _StudyName).study) != study:
             raise UsageError(f"{folder} belongs to hpcprof study {owner}, not to hpcprof study {study}.")
-        record = from_json(text, form)
+        record = from_json(text, record_type)
     except (FileNotFoundError, NotADirectoryError):
-        raise UsageError(f"{folder} has no {RECORD}: name a folder of hpcprof study {study}.") from None
+        raise UsageError(f"{folder} has no {RECORD_FILE}: name a folder of hpcprof study {study}.") from None
     except OSError as error:
         raise HpcprofError(f"{path} cannot be read: {error.strerror}.") from None
     except msgspec.MsgspecError as error:
@@ -102,17 +103,28 @@ def read_record(folder: Path, study: str, form: type[R]) -> R:
     return record
 
 
-def read_to_resume(folder: Path, study: str, form: type[R]) -> R:
-    """Read the record of a study that is to go on; see `read_record`.
+def resume(
+    folder: str | os.PathLike[str],
+    study: str,
+    record_type: type[RecordT],
+    complete: Callable[[RecordT, Path, StudyRuns], StudyT],
+    db: str | None,
+    progress: Progress | None,
+    command_line: Sequence[str] | None,
+) -> StudyT:
+    """Make the runs of a study that are missing, and complete it as `begin` does.
 
-    Raises HpcprofError if the record cannot be written: a run that is submitted by then would be lost.
+    Raises UsageError and HpcprofError as `read_record` does.
     """
-    record = read_record(folder, study, form)
-    write_record(folder, record)
-    return record
+    path = Path(folder)
+    record = read_record(path, study, record_type)
+    # Before the first job: one that is submitted and cannot be recorded would be lost.
+    write_record(path, record)
+    runs = StudyRuns(len(record.runs), path.resolve().parent, record.template, db, progress, command_line)
+    return complete(make_runs(record, path, runs), path, runs)
 
 
-def make_runs(record: R, folder: Path, runs: StudyRuns) -> R:
+def make_runs(record: RecordT, folder: Path, runs: StudyRuns) -> RecordT:
     """Make and collect the runs that were not made before; return the record with the ids of all runs.
 
     ``folder`` is that of the study.
@@ -125,7 +137,7 @@ def make_runs(record: R, folder: Path, runs: StudyRuns) -> R:
     return record
 
 
-def _make_run(record: R, index: int, runs: StudyRuns, folder: Path) -> R:
+def _make_run(record: RecordT, index: int, runs: StudyRuns, folder: Path) -> RecordT:
     """Make and collect one run, unless it was made before; return the record with its id."""
     try:
         earlier = _earlier_run(record.runs[index].run, folder.resolve().parent)

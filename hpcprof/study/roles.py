@@ -12,7 +12,7 @@ if TYPE_CHECKING:  # the command's help needs none of these
     from hpcprof.runs.directory import Run
     from hpcprof.submit.jobs.job import JobSpec
 
-PLAYER = Path(__file__).parents[1] / "workloads" / "role.py"
+ROLE_PROGRAM = Path(__file__).parents[1] / "workloads" / "role.py"
 """The file that runs a program as one rank."""
 
 
@@ -71,7 +71,7 @@ def run_roles(
         resolve(
             replace(
                 request,
-                program=(interpreter, str(PLAYER), str(rank), str(world_size), *program),
+                program=(interpreter, str(ROLE_PROGRAM), str(rank), str(world_size), *program),
                 profiler=request.profiler or "torch",
                 job_name=request.job_name or f"role-{rank}",
             )

@@ -144,7 +144,7 @@ class StudyRuns:
         self.runs_dir = runs_dir
         self._count, self._template = count, Path(template) if template else None
         self._folder: Path | None = None
-        self._resuming = ""
+        self._resume_command = ""
         self._progress = progress
         self._command_line = list(sys.argv if command_line is None else command_line)
         self._began = self._run_began = time.monotonic()
@@ -153,11 +153,11 @@ class StudyRuns:
         self._complete: list[Run] = []
         self._current: Run | None = None
         self._submitting = self._waiting = False
-        self._signal = 0
+        self._signal_number = 0
 
-    def set_resume_command(self, folder: Path, resuming: str) -> None:
+    def set_resume_command(self, folder: Path, command: str) -> None:
         """Note the folder of a study that can be resumed, and the command that resumes it."""
-        self._folder, self._resuming = folder, resuming
+        self._folder, self._resume_command = folder, command
 
     def tell(self, text: str, kind: MessageKind = MessageKind.STEP) -> None:
         """Pass a message on to ``progress``."""
@@ -185,7 +185,7 @@ class StudyRuns:
             self._current, self._waiting = run, True
         finally:
             self._submitting = False
-            if self._signal:
+            if self._signal_number:
                 raise KeyboardInterrupt
         self.tell(f"submitted {run.id}")
         return run
@@ -237,9 +237,9 @@ class StudyRuns:
         if summary.skipped:
             raise NoProfile(f"{run.id}: {counted(len(summary.skipped), 'profile')} cannot be read.")
 
-    def make(self, number: int, site: Site, job: Job) -> Run:
-        """Submit the job of run ``number``, wait for it and collect it."""
-        self.begin(number, job.profiler)
+    def make(self, number: int, site: Site, job: Job, label: str = "") -> Run:
+        """Submit the job of run ``number``, wait and collect it; ``label`` is by default its profiler."""
+        self.begin(number, label or job.profiler)
         run = self.submit(site, job)
         self.wait(run)
         self.collect(run, profiled=job.profiler != "none")
@@ -262,13 +262,15 @@ class StudyRuns:
             # A second Ctrl-C must not leave the job running.
             for number in _SIGNALS:
                 signal.signal(number, signal.SIG_IGN)
-            raise StudyInterrupted(self._interruption_message(), self._signal or signal.SIGINT) from None
+            raise StudyInterrupted(
+                self._interruption_message(), self._signal_number or signal.SIGINT
+            ) from None
         finally:
             for number, handler in handlers.items():
                 signal.signal(number, handler)
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
-        self._signal = number
+        self._signal_number = number
         if not self._submitting:
             raise KeyboardInterrupt
 
@@ -284,10 +286,10 @@ class StudyRuns:
             )
         if self._folder is None:
             return f"{text}. The same command starts the study again."
-        return f"{text}. Resume with: {self._resuming}"
+        return f"{text}. Resume with: {self._resume_command}"
 
     def _cancel(self) -> str:
-        """Cancel the run that is waited for, and return what became of it."""
+        """Cancel the run that is waited for, and return a clause on its end."""
         from hpcprof.submit.schedulers.polling import cancel
 
         if self._current is None or self._current.manifest is None:

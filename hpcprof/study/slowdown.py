@@ -113,13 +113,10 @@ def resume_slowdown(
     hpcprof.study.runs.RunFailed, hpcprof.study.runs.NoProfile, hpcprof.study.runs.StudyInterrupted
         As `run_slowdown`.
     """
-    from hpcprof.study.resumable import make_runs, read_to_resume
+    from hpcprof.study.resumable import resume
     from hpcprof.study.slowdown_record import SlowdownRecord
 
-    path = Path(folder)
-    record = read_to_resume(path, STUDY, SlowdownRecord)
-    runs = StudyRuns(len(record.runs), path.resolve().parent, record.template, db, progress, command_line)
-    return _compare(make_runs(record, path, runs), path, runs)
+    return resume(folder, STUDY, SlowdownRecord, _compare, db, progress, command_line)
 
 
 def _plan(request: JobSpec, alone: Alone, sweep: Mapping[str, Sequence[str]], repeats: int) -> SlowdownRecord:

@@ -108,15 +108,15 @@ def by_point(store: Store, planned_runs: Sequence[PlannedRun]) -> list[Row]:
     has is None.
     """
     rows: list[Row] = []
-    for point, runs in _points(planned_runs):
+    for point, runs in _runs_by_point(planned_runs):
         ids = {arm: [planned.run for planned in runs if planned.arm is arm] for arm in Arm}
         runs_of_arm = ids[Arm.COMMUNICATING]
-        steps = [value for run in runs_of_arm if (value := _step(store, run)) is not None]
+        steps = [value for run in runs_of_arm if (value := _median_step(store, run)) is not None]
         rows.append(
             {
                 **point,
                 "runs": len(runs_of_arm),
-                "alone_step_p50_ns": _median([_step(store, run) for run in ids[Arm.ALONE]]),
+                "alone_step_p50_ns": _median([_median_step(store, run) for run in ids[Arm.ALONE]]),
                 "step_p50_ns": _median(steps),
                 "step_min_ns": min(steps, default=None),
                 "step_max_ns": max(steps, default=None),
@@ -134,7 +134,7 @@ def by_point(store: Store, planned_runs: Sequence[PlannedRun]) -> list[Row]:
 def compare_arms(planned_runs: Sequence[PlannedRun], store: Store, runs_dir: Path) -> list[PointComparison]:
     """Compare the runs with communication with those without, at each point."""
     comparisons = []
-    for point, runs in _points(planned_runs):
+    for point, runs in _runs_by_point(planned_runs):
         communicating, alone = (
             [find_run(planned.run, runs_dir) for planned in runs if planned.arm is arm]
             for arm in (Arm.COMMUNICATING, Arm.ALONE)
@@ -143,7 +143,7 @@ def compare_arms(planned_runs: Sequence[PlannedRun], store: Store, runs_dir: Pat
     return comparisons
 
 
-def _points(planned_runs: Sequence[PlannedRun]) -> list[tuple[Point, list[PlannedRun]]]:
+def _runs_by_point(planned_runs: Sequence[PlannedRun]) -> list[tuple[Point, list[PlannedRun]]]:
     """Return each point with its runs: in ascending order if all values are numbers, else as given."""
     groups: dict[str, list[PlannedRun]] = {}
     for planned in planned_runs:
@@ -170,7 +170,7 @@ def best_point_sentence(rows: Sequence[Row], keys: Sequence[str]) -> str:
     return text
 
 
-def _step(store: Store, run: str) -> int | None:
+def _median_step(store: Store, run: str) -> int | None:
     rows = store.table(run, "steps_summary").rows
     return rows[0]["p50_ns"] if rows else None
 

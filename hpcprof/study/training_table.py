@@ -17,18 +17,20 @@ from hpcprof.common.units import counted
 from hpcprof.profiles.kernel_classification import family
 from hpcprof.profiles.kernel_names import KernelLookup, short_name
 from hpcprof.runs.directory import find_run, open_run
-from hpcprof.study.kernel_choice import function_name, pattern
+from hpcprof.study.kernel_choice import function_name, name_pattern
 
-_KERNEL = ("name", "grid", "block")
-_SLOWDOWN = ACROSS_RUNS["slowdown_pairs"].columns
-_METRICS = tuple(c for c in ANALYSES["ncu_kernels"].columns if c.name not in ("rank", "id", *_KERNEL))
+_KERNEL_KEY = ("name", "grid", "block")
+_SLOWDOWN_COLUMNS = ACROSS_RUNS["slowdown_pairs"].columns
+_METRIC_COLUMNS = tuple(
+    c for c in ANALYSES["ncu_kernels"].columns if c.name not in ("rank", "id", *_KERNEL_KEY)
+)
 # Tables of older studies, and those of a single run, lack the share of the overlap.
-_OPTIONAL = ("overlap_pct",)
+_OPTIONAL_COLUMNS = ("overlap_pct",)
 
 COLUMNS = (
-    *("rank", *_KERNEL, "short_name", "family", "launches"),
-    *(column.name for column in _METRICS),
-    *(column.name for column in _SLOWDOWN if column.name not in ("rank", *_KERNEL)),
+    *("rank", *_KERNEL_KEY, "short_name", "family", "launches"),
+    *(column.name for column in _METRIC_COLUMNS),
+    *(column.name for column in _SLOWDOWN_COLUMNS if column.name not in ("rank", *_KERNEL_KEY)),
 )
 """The columns of the table, after the parameters of a sweep."""
 
@@ -44,7 +46,7 @@ def training_table(slowdown: pd.DataFrame, metrics: pd.DataFrame) -> pd.DataFram
     """
     keys = [name for name in slowdown if name not in COLUMNS]
     compared = slowdown[~slowdown["name"].isin([TOTAL, CONTROL])]
-    groups = list(metrics.groupby(list(_KERNEL), sort=False))
+    groups = list(metrics.groupby(list(_KERNEL_KEY), sort=False))
     measured = [(str(name), str(grid), str(block), i) for i, ((name, grid, block), _) in enumerate(groups)]
     launches = [_median_metrics(group) for _, group in groups]
     kernel_lookup = KernelLookup(measured)
@@ -58,7 +60,7 @@ def training_table(slowdown: pd.DataFrame, metrics: pd.DataFrame) -> pd.DataFram
             {str(key): value for key, value in row.items()} | (launches[number] if number is not None else {})
         )
     rows += [
-        dict(zip(_KERNEL, kernel, strict=True)) | launches[i] for *kernel, i in measured if i not in used
+        dict(zip(_KERNEL_KEY, kernel, strict=True)) | launches[i] for *kernel, i in measured if i not in used
     ]
     for row in rows:
         row |= {"short_name": short_name(row["name"]), "family": family(row["name"])}
@@ -69,7 +71,7 @@ def training_table(slowdown: pd.DataFrame, metrics: pd.DataFrame) -> pd.DataFram
 def _median_metrics(launches: pd.DataFrame) -> dict[str, Any]:
     """Return the metrics of one kernel, medians of its launches, without those that a launch lacks."""
     typical: dict[str, Any] = {"launches": len(launches)}
-    for column in _METRICS:
+    for column in _METRIC_COLUMNS:
         values = launches[column.name]
         if values.isna().any():
             continue
@@ -81,9 +83,9 @@ def _median_metrics(launches: pd.DataFrame) -> dict[str, Any]:
     return typical
 
 
-def what_is_in(table: pd.DataFrame) -> str:
+def kernel_counts_sentence(table: pd.DataFrame) -> str:
     """Return a sentence that counts the kernels with both and those with either."""
-    kernels = table.drop_duplicates(list(_KERNEL))
+    kernels = table.drop_duplicates(list(_KERNEL_KEY))
     metrics, slowdown = kernels["launches"].notna(), kernels["slowdown"].notna()
     return (
         f"{counted(int((metrics & slowdown).sum()), 'kernel')} with metrics and slowdown, "
@@ -93,7 +95,7 @@ def what_is_in(table: pd.DataFrame) -> str:
 
 def kernels_to_measure(table: pd.DataFrame) -> str:
     """Return the filter by which ncu measures the kernels without metrics; empty if all have metrics."""
-    return pattern(
+    return name_pattern(
         sorted({function_name(name) for name in table.loc[table["launches"].isna(), "name"]} - {""})
     )
 
@@ -148,7 +150,7 @@ def find_table(reference: str, name: str, runs_dir: Path) -> Path:
 
 def read_slowdown(path: Path) -> pd.DataFrame:
     """Read a table of slowdowns that a study has written."""
-    return _read(path, "slowdowns", _SLOWDOWN)
+    return _read(path, "slowdowns", _SLOWDOWN_COLUMNS)
 
 
 def read_metrics(path: Path) -> pd.DataFrame:
@@ -163,7 +165,7 @@ def _read(path: Path, kind: str, columns: Sequence[Column]) -> pd.DataFrame:
         raise HpcprofError(f"cannot read {path}: {error.strerror}.") from None
     except ValueError as error:
         raise UsageError(f"{path} is not a table: {' '.join(str(error).split())}.") from None
-    missing = [c.name for c in columns if c.name not in table and c.name not in _OPTIONAL]
+    missing = [c.name for c in columns if c.name not in table and c.name not in _OPTIONAL_COLUMNS]
     if missing:
         more = f" and lacks {len(missing) - 1} more" if len(missing) > 1 else ""
         raise UsageError(f"{path} is not a table of {kind}: it has no column {missing[0]}{more}.")
@@ -172,7 +174,7 @@ def _read(path: Path, kind: str, columns: Sequence[Column]) -> pd.DataFrame:
             table[column.name] = _numbers(table[column.name], column, path)
         elif column.name not in table:
             table[column.name] = None
-        elif column.name not in _KERNEL:
+        elif column.name not in _KERNEL_KEY:
             table[column.name] = table[column.name].replace("", None)
     return table
 

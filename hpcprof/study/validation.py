@@ -103,13 +103,10 @@ def resume_validation(
     hpcprof.study.runs.RunFailed, hpcprof.study.runs.NoProfile, hpcprof.study.runs.StudyInterrupted
         As `run_validation`.
     """
-    from hpcprof.study.resumable import make_runs, read_to_resume
+    from hpcprof.study.resumable import resume
     from hpcprof.study.validation_record import ValidationRecord
 
-    path = Path(folder)
-    record = read_to_resume(path, STUDY, ValidationRecord)
-    runs = StudyRuns(len(record.runs), path.resolve().parent, record.template, db, progress, command_line)
-    return _validate(make_runs(record, path, runs), path, runs)
+    return resume(folder, STUDY, ValidationRecord, _validate, db, progress, command_line)
 
 
 def _plan(request: JobSpec, faults: Sequence[str], block_steps: int, repeats: int) -> ValidationRecord:
@@ -123,27 +120,27 @@ def _plan(request: JobSpec, faults: Sequence[str], block_steps: int, repeats: in
     from hpcprof.submit.jobs.request import resolve
     from hpcprof.workloads.ddp.faults import parse_fault
 
-    request = _training(request)
+    request = _training_request(request)
     site, job = resolve(replace(request, profiler="none"))
     faults_given = dict.fromkeys(parse_fault(text).text for text in faults)
-    wanted = list(faults_given) or _possible_faults(request.program, job.ranks)
-    for period, text in ((parse_fault(text).period, text) for text in wanted):
+    fault_texts = list(faults_given) or _possible_faults(request.program, job.ranks)
+    for period, text in ((parse_fault(text).period, text) for text in fault_texts):
         if period > block_steps:
             raise UsageError(f"--block-steps {block_steps}: {text} needs blocks of at least {period} steps.")
     runs = []
-    for names, profiled in [(wanted, False), *(([name], True) for name in wanted)]:
+    for names, profiled in [(fault_texts, False), *(([name], True) for name in fault_texts)]:
         words = profiled_arguments(names[0]) if profiled else timed_arguments(names, block_steps, repeats)
-        changed = replace(request, program=(*request.program, *words))
+        fault_request = replace(request, program=(*request.program, *words))
         if not profiled:
-            changed = replace(
-                changed, profiler="none", profile_ranks=None, capture_steps=None, profiler_options={}
+            fault_request = replace(
+                fault_request, profiler="none", profile_ranks=None, capture_steps=None, profiler_options={}
             )
-        runs.append(ValidationRun(names, profiled, resolve(changed)[1]))
+        runs.append(ValidationRun(names, profiled, resolve(fault_request)[1]))
     template = request.template
     return ValidationRecord(STUDY, site, runs, str(template.absolute()) if template else None)
 
 
-def _training(request: JobSpec) -> JobSpec:
+def _training_request(request: JobSpec) -> JobSpec:
     """Return the request with its job file merged in, and with the profiler of the study.
 
     Raises UsageError unless it is a training of the workload ddp into which the study may inject faults.
@@ -185,7 +182,7 @@ def _validate(record: ValidationRecord, folder: Path, runs: StudyRuns) -> Valida
     from hpcprof.study.validation_table import Validation
     from hpcprof.workloads.ddp.faults import parse_fault
 
-    costs = _costs((run for run in record.runs if not run.profiled), runs.runs_dir)
+    costs = _measured_costs((run for run in record.runs if not run.profiled), runs.runs_dir)
     validations = []
     for planned in record.runs:
         if not planned.profiled:
@@ -200,7 +197,7 @@ def _validate(record: ValidationRecord, folder: Path, runs: StudyRuns) -> Valida
     return ValidationStudy(folder, validations)
 
 
-def _costs(timed: Iterable[ValidationRun], runs_dir: Path) -> dict[str, Cost]:
+def _measured_costs(timed: Iterable[ValidationRun], runs_dir: Path) -> dict[str, Cost]:
     from hpcprof.profiles.readers.results import parse_result
     from hpcprof.study.validation_table import fault_costs
     from hpcprof.workloads.schema import file_name

@@ -11,7 +11,7 @@ from hpcprof.submit.sites.model import Site
 from hpcprof.workloads.ddp.faults import BLOCKS
 
 _CAPTURED_STEPS = 20
-_STEPS = 24
+_STEPS_PER_EPOCH = 24
 
 
 class ValidationRun(msgspec.Struct, frozen=True):
@@ -54,7 +54,7 @@ def profiled_arguments(fault: str) -> list[str]:
     """Return the options of a run with one fault that is short enough to profile."""
     return [
         *_injected_faults([fault]),
-        *_epochs(measured=1, steps=_STEPS),
+        *_epochs(measured=1, steps=_STEPS_PER_EPOCH),
         "--capture-steps",
         str(_CAPTURED_STEPS),
     ]

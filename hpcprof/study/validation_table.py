@@ -26,7 +26,7 @@ COLUMNS: tuple[Column, ...] = columns(
 )
 """The columns of the table, one row for each fault."""
 
-NOTHING = "none"
+NO_CAUSE = "none"
 
 
 @dataclass(frozen=True)
@@ -81,10 +81,10 @@ class Validation:
             "cost_ns": cost.cost_ns,
             "cost_low_ns": cost.low_ns,
             "cost_high_ns": cost.high_ns,
-            "expected": fault.cause if expected else NOTHING,
+            "expected": fault.cause if expected else NO_CAUSE,
             "expected_range": fault.where if expected else "",
             "expected_ranks": _rank_text(self.injected.ranks, self.ranks) if expected else "",
-            "first_finding": finding.cause if finding else NOTHING if self.explanation else "no explanation",
+            "first_finding": finding.cause if finding else NO_CAUSE if self.explanation else "no explanation",
             "finding_range": finding.where if finding else "",
             "finding_ranks": _rank_text(finding.ranks, self.ranks) if finding else "",
             "saving_ns": saving,
@@ -114,8 +114,8 @@ def summary(cases: Sequence[Validation]) -> str:
     return f"{text}."
 
 
-_SETTLING_SHARE = 4
-"""One in this many steps of a block, its first ones, may still run work of the block before it."""
+_SETTLING_DIVISOR = 4
+"""Divisor of the steps of a block that gives its first ones, which may run work of the block before."""
 
 
 @dataclass(frozen=True)
@@ -141,14 +141,14 @@ def fault_costs(result: RankResult) -> dict[str, Cost]:
     epochs = list(_epochs(result))
     costs = {}
     for number, injected in enumerate(faults):
-        figures = [
-            figure for epoch in epochs[number :: len(faults)] for figure in _blocks(epoch, injected.period)
+        block_times = [
+            time for epoch in epochs[number :: len(faults)] for time in _blocks(epoch, injected.period)
         ]
-        injected_ns = np.array([figure for has_fault, figure in figures if has_fault])
-        without = np.array([figure for has_fault, figure in figures if not has_fault])
-        low, high = welch_interval(injected_ns, without, CONFIDENCE)
-        cost = float(injected_ns.mean() - without.mean())
-        costs[injected.text] = Cost(round(float(without.mean())), round(cost), round(low), round(high))
+        with_fault = np.array([time for has_fault, time in block_times if has_fault])
+        without_fault = np.array([time for has_fault, time in block_times if not has_fault])
+        low, high = welch_interval(with_fault, without_fault, CONFIDENCE)
+        cost = float(with_fault.mean() - without_fault.mean())
+        costs[injected.text] = Cost(round(float(without_fault.mean())), round(cost), round(low), round(high))
     return costs
 
 
@@ -179,6 +179,6 @@ def _blocks(epoch: Sequence[int], period: int) -> Iterator[tuple[bool, float]]:
         rows = [row for row in range(steps) if block_of(row, steps) == block]
         injected = in_block_with_fault(rows[0], steps)
         if period == 1:
-            yield injected, float(median(epoch[row] for row in rows[len(rows) // _SETTLING_SHARE :]))
+            yield injected, float(median(epoch[row] for row in rows[len(rows) // _SETTLING_DIVISOR :]))
         else:
             yield injected, float(mean(epoch[row] for row in rows[len(rows) % period :]))

@@ -17,7 +17,7 @@ import pytest
 
 from hpcprof.common.errors import UsageError
 from hpcprof.study import Alone, resume_slowdown, run_kernel_metrics, run_slowdown
-from hpcprof.study.roles import PLAYER
+from hpcprof.study.roles import ROLE_PROGRAM
 from hpcprof.study.runs import Message, MessageKind
 from hpcprof.submit.jobs.job import JobSpec
 from tests.command_server import CommandServer
@@ -404,6 +404,6 @@ print(dist.get_rank(), dist.get_world_size(), stage, sum, *sys.argv[1:])
 
 def test_a_rank_of_a_larger_job_runs_alone(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(ROLE)
-    command = [sys.executable, str(PLAYER), "3", "4", "train.py", "--layers", "2"]
+    command = [sys.executable, str(ROLE_PROGRAM), "3", "4", "train.py", "--layers", "2"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
     assert done.stdout.split() == ["3", "4", "1", "8.0", "--layers", "2"], done.stderr

@@ -7,7 +7,7 @@ from enum import Enum
 
 import msgspec
 
-from hpcprof.common.units import named_ranks
+from hpcprof.common.units import capitalized, named_ranks
 from hpcprof.profiles.readers.flight_recorder import CodeLine, FlightRecord
 from hpcprof.profiles.readers.native_stacks import NativeStack
 
@@ -201,7 +201,7 @@ def _last_calls(stall: Stall) -> str:
 
 
 def _verdict(stall: Stall) -> str:
-    who = _capital(named_ranks(stall.ranks, most=_MAX_SHOWN))
+    who = capitalized(named_ranks(stall.ranks, most=_MAX_SHOWN))
     single = len(stall.ranks) == 1
     where, waiting, waited = _place_text(stall.where), _waiting_sentence(stall), stall.collective
     if waited is not None and len(waited.sides) > 1:
@@ -232,14 +232,10 @@ def _verdict(stall: Stall) -> str:
     return f"{who} {held}{where}. {waiting}".strip()
 
 
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
-
-
 def _waiting_sentence(stall: Stall) -> str:
     if not stall.waiting or stall.collective is None:
         return ""
-    who = _capital(named_ranks(stall.waiting, most=_MAX_SHOWN))
+    who = capitalized(named_ranks(stall.waiting, most=_MAX_SHOWN))
     verb = "waits" if len(stall.waiting) == 1 else "wait"
     if stall.kind is StallKind.CYCLE:  # the collective is that of the first in the cycle
         return f"{who} {verb} for them."

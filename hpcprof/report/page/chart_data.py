@@ -18,17 +18,17 @@ from hpcprof.common.units import counted, format_bytes, format_ns, named_ranks, 
 from hpcprof.profiles.columns.unique import numbered_rows
 from hpcprof.report.account import IDLE_CAUSES
 from hpcprof.report.contents import Contents
-from hpcprof.report.many_ranks import DEVIATING, MOST_IN_FULL
+from hpcprof.report.many_ranks import MAX_DEVIATING, MAX_RANKS_IN_FULL
 from hpcprof.report.mpi import messages
 from hpcprof.report.page.kernel_charts import kernel_charts
 from hpcprof.report.page.step_charts import Chart, bars, modes_chart, steps_chart
 from hpcprof.results.store.analysis_table import Row
 
-_TOP_CAUSES = 12
+_MAX_CAUSES = 12
 _MIN_DIFFERENCE = 0.02
 """Minimum share by which a rank must differ from the others to be named."""
 
-_PARTS = (
+_ACCOUNT_PARTS = (
     ("compute", "compute"),
     ("exposed_mem", "copies"),
     ("idle", "idle"),
@@ -58,7 +58,7 @@ def _account(contents: Contents) -> Chart | None:
     steps, means = Counter(account["rank"]), _means(account)
     times = _own_times(means)
     waits = any(time is not None for time in account["wait_for_peer_ns"])
-    shown_parts = [(part, name) for part, name in _PARTS if waits or part != "wait_for_peer"]
+    shown_parts = [(part, name) for part, name in _ACCOUNT_PARTS if waits or part != "wait_for_peer"]
     shown_ranks, note = _shown_ranks(times)
     note = f"Mean of {counted(min(steps.values()), 'step')} of each rank. {note}"
     if len(times) > 1:
@@ -95,8 +95,8 @@ def _step_account(contents: Contents) -> Mapping[str, Sequence[Any]]:
 def _means(account: Mapping[str, Sequence[Any]]) -> dict[int, dict[str, float]]:
     """Return the mean of each part of a step by rank."""
     steps = Counter(account["rank"])
-    means = {rank: dict.fromkeys((part for part, _ in _PARTS), 0.0) for rank in steps}
-    for part, _ in _PARTS:
+    means = {rank: dict.fromkeys((part for part, _ in _ACCOUNT_PARTS), 0.0) for rank in steps}
+    for part, _ in _ACCOUNT_PARTS:
         for rank, time in zip(account["rank"], account[f"{part}_ns"], strict=True):
             means[rank][part] += (time or 0) / steps[rank]
     return means
@@ -134,13 +134,13 @@ def _shown_ranks(values: Mapping[int, float]) -> tuple[list[int], str]:
     If there are many, these are the median rank and the ranks furthest from it.
     """
     ranks = sorted(values)
-    if len(ranks) <= MOST_IN_FULL:
+    if len(ranks) <= MAX_RANKS_IN_FULL:
         return ranks, f"n = {counted(len(ranks), 'rank')}."
     middle = median(values.values())
     by_distance = sorted(ranks, key=lambda rank: -abs(values[rank] - middle))
-    chosen = [*by_distance[:DEVIATING], by_distance[-1]]
+    chosen = [*by_distance[:MAX_DEVIATING], by_distance[-1]]
     return chosen, (
-        f"The {DEVIATING} of {counted(len(ranks), 'rank')} that deviate most, the furthest first, "
+        f"The {MAX_DEVIATING} of {counted(len(ranks), 'rank')} that deviate most, the furthest first, "
         f"and the median rank ({chosen[-1]})."
     )
 
@@ -150,7 +150,7 @@ def _breakdown(contents: Contents) -> Chart | None:
     rows = {row["rank"]: row for row in contents.table("breakdown").rows}
     if not rows:
         return None
-    names = dict(_PARTS)
+    names = dict(_ACCOUNT_PARTS)
     shown_ranks, note = _shown_ranks({rank: row["compute_ns"] for rank, row in rows.items()})
     parts = (*_OWN_PARTS, "exposed_comm")
     return bars(
@@ -250,7 +250,7 @@ def _idle_chart(contents: Contents) -> Chart | None:
     for row in rows:
         totals[row["cause"], row["range"] or ""][row["rank"]] += row["idle_ns_per_step"]
     means = {key: sum(parts.values()) / len(ranks) for key, parts in totals.items()}
-    top = sorted(means, key=lambda key: -means[key])[:_TOP_CAUSES]
+    top = sorted(means, key=lambda key: -means[key])[:_MAX_CAUSES]
     if not top or not means[top[0]]:
         return None
     whole = sum(means.values())
@@ -300,7 +300,7 @@ def _memory(contents: Contents) -> Chart | None:
     if not rows:
         return None
     several = len({row["device"] for row in rows}) > len({row["rank"] for row in rows})
-    largest = sorted(rows, key=lambda row: -row["reserved_max_bytes"])[:MOST_IN_FULL]
+    largest = sorted(rows, key=lambda row: -row["reserved_max_bytes"])[:MAX_RANKS_IN_FULL]
     most = largest[0]
     unused_bytes = most["reserved_max_bytes"] - most["allocated_max_bytes"]
     share = 100 * unused_bytes / most["reserved_max_bytes"] if most["reserved_max_bytes"] else 0
@@ -317,8 +317,8 @@ def _memory(contents: Contents) -> Chart | None:
     return bars("memory", title, note, drawn, unit="bytes", stacked=True)
 
 
-_MOST_SNAPSHOTS = 4
-"""The most snapshots that are drawn: those with the highest peaks."""
+_MAX_SNAPSHOTS = 4
+"""Maximum number of snapshots that are drawn: those with the highest peaks."""
 
 _SNAPSHOT_KEY = ("rank", "event", "step", "device")
 _MEMORY_KINDS = {
@@ -345,7 +345,7 @@ def memory_charts(contents: Contents) -> list[dict[str, Any]]:
         return []
     rows = contents.table("memory_over_step").rows
     charts = []
-    for place, snapshot in enumerate(snapshots[:_MOST_SNAPSHOTS]):
+    for place, snapshot in enumerate(snapshots[:_MAX_SNAPSHOTS]):
         kinds = [row for row in rows if all(row[key] == snapshot[key] for key in _SNAPSHOT_KEY)]
         if len(kinds) > 1:
             charts.append(_snapshot_chart(contents, snapshot, kinds, f"gpu-memory-{place}"))
@@ -353,7 +353,7 @@ def memory_charts(contents: Contents) -> list[dict[str, Any]]:
 
 
 def _snapshot_chart(contents: Contents, snapshot: Row, rows: list[Row], name: str) -> dict[str, Any]:
-    begin, in_profile = _begin(contents, snapshot, rows)
+    begin, in_profile = _chart_begin(contents, snapshot, rows)
     when = _SNAPSHOT_EVENTS.get(snapshot["event"], "").format(step=snapshot["step"])
     peak = format_bytes(snapshot["peak_bytes"])
     series = {title: [row[f"{kind}_bytes"] for row in rows] for kind, title in _MEMORY_KINDS.items()}
@@ -375,8 +375,8 @@ def _snapshot_chart(contents: Contents, snapshot: Row, rows: list[Row], name: st
     }
 
 
-def _begin(contents: Contents, snapshot: Row, rows: list[Row]) -> tuple[int, bool]:
-    """Return when the time of a chart begins, in ns UTC: with the step, if the profile has it."""
+def _chart_begin(contents: Contents, snapshot: Row, rows: list[Row]) -> tuple[int, bool]:
+    """Return the begin of the time of a chart in ns UTC: that of the step, if the profile has it."""
     rank, step = snapshot["rank"], snapshot["step"]
     profile = contents.profiles.get(rank)
     if profile is not None and profile.start_utc_ns is not None:
@@ -386,10 +386,10 @@ def _begin(contents: Contents, snapshot: Row, rows: list[Row]) -> tuple[int, boo
     return rows[0]["time_ns"], False
 
 
-MOST_LINES = 512
-"""The most lines and columns of the matrix; 4,096 ranks are 8 to a cell."""
+MAX_MATRIX_LINES = 512
+"""Maximum lines and columns of the matrix; 4,096 ranks are 8 to a cell."""
 
-_QUANTITIES = (
+_MESSAGE_QUANTITIES = (
     ("bytes", "Bytes", "bytes"),
     ("messages", "Messages", "count"),
     ("transfer_ns", "Transfer", "ns"),
@@ -409,11 +409,11 @@ def message_matrix(contents: Contents) -> dict[str, Any] | None:
         return None
     sender, receiver = (np.asarray(table[name], np.int64) for name in ("sender", "receiver"))
     ranks = max(int(max(sender.max(), receiver.max())) + 1, *(rank + 1 for rank in contents.profiles))
-    block = -(-ranks // MOST_LINES)
+    block = -(-ranks // MAX_MATRIX_LINES)
     keys, group = numbered_rows(sender // block, receiver // block)
     quantities = [
         {"id": name, "label": label, "unit": unit, "values": sums(group, values, len(keys)).tolist()}
-        for name, label, unit in _QUANTITIES
+        for name, label, unit in _MESSAGE_QUANTITIES
         if None not in table[name] and (values := np.asarray(table[name], np.int64)).any()
     ]
     nodes, names = _nodes(contents, ranks)

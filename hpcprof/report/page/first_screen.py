@@ -9,7 +9,7 @@ import msgspec
 from hpcprof.analysis.explain.cause import Cause, cause_of
 from hpcprof.analysis.explain.explanation import Culprit, Explanation, Finding
 from hpcprof.analysis.framework.registry import ANALYSES
-from hpcprof.common.units import format_ns
+from hpcprof.common.units import capitalized, format_ns
 from hpcprof.report.account import Account, account_title, accounts_of_steps, share
 from hpcprof.report.contents import Contents
 from hpcprof.report.explanation import (
@@ -26,10 +26,10 @@ from hpcprof.report.explanation import (
 )
 from hpcprof.report.facts import facts
 from hpcprof.report.mpi import EfficiencyTree, efficiencies
-from hpcprof.report.terminal import FAILURES
+from hpcprof.report.terminal import MAX_FAILURES
 from hpcprof.submit.runs.failures import RankFailure
 
-MOST_PATTERNS = 7
+IDLE_PATTERNS = 7
 """The number of patterns that page.css has for idle time."""
 
 
@@ -112,7 +112,7 @@ def first_screen(contents: Contents, places: Collection[tuple[int, int]] = ()) -
         explanation_screen(explanation, contents, places) if explanation else FirstScreen(),
         accounts=[_bar(account) for account in accounts_of_steps(contents)],
         losses=list(contents.losses),
-        failures=contents.failures[:FAILURES],
+        failures=contents.failures[:MAX_FAILURES],
         warnings=contents.warnings,
         facts=facts(contents, findings=explanation is None)[1:],
         efficiencies=efficiencies(contents),
@@ -135,7 +135,7 @@ def explanation_screen(
 
 def patterned(colours: Iterable[str]) -> Iterator[str]:
     """Yield the classes in page.css of parts; each cause of idle time has a pattern of its own."""
-    patterns = chain(range(MOST_PATTERNS), repeat(MOST_PATTERNS - 1))
+    patterns = chain(range(IDLE_PATTERNS), repeat(IDLE_PATTERNS - 1))
     for colour in colours:
         yield f"idle idle-{next(patterns)}" if colour == "idle" else colour
 
@@ -173,7 +173,7 @@ def _card(
     )
     meaning = cause_of(finding.cause).meaning
     return Card(
-        title=f"{meaning[0].upper()}{meaning[1:]}{f': {where}' if where else ''}",
+        title=f"{capitalized(meaning)}{f': {where}' if where else ''}",
         cause=finding.cause,
         saving=("" if finding.saving_ns is None else "Saves ") + saved(finding, explanation),
         together=joint_causes_text(finding, explanation),

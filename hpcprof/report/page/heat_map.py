@@ -15,8 +15,8 @@ from hpcprof.common.units import counted, format_ns, named_ranks, visible
 from hpcprof.profiles.timeline import Floats, Ints
 from hpcprof.report.contents import Contents
 
-MOST_CELLS = 250_000
-"""The most cells of one quantity: 4,096 ranks with 61 steps."""
+MAX_CELLS = 250_000
+"""Maximum cells of one quantity: 4,096 ranks with 61 steps."""
 
 _MANY_VALUES = 200_000
 """Minimum cells of all quantities for times of three significant digits instead of four."""
@@ -25,7 +25,7 @@ _MAX_NAMED_RANKS = 3
 _MAX_PHASES = 8
 
 
-_ACCOUNT = (
+_ACCOUNT_QUANTITIES = (
     ("compute", "Compute", "A compute kernel runs."),
     ("exposed_comm", "Exposed communication", "Communication runs and no compute, and all ranks are there."),
     ("wait_for_peer", "Waiting for peers", "Communication waits for its last rank; no compute runs."),
@@ -116,7 +116,7 @@ def heat_map(contents: Contents) -> dict[str, Any] | None:
 def _slowest_of_each_block(walls: Floats) -> Ints:
     """Return the rows of the steps that are shown: all, or of each block the one with the slowest rank."""
     steps, ranks = walls.shape
-    block = -(-steps * ranks // MOST_CELLS)
+    block = -(-steps * ranks // MAX_CELLS)
     slowest = np.where(np.isnan(walls), 0.0, walls).max(axis=1)
     starts = range(0, steps, block)
     return np.array([start + int(slowest[start : start + block].argmax()) for start in starts], np.int64)
@@ -128,7 +128,7 @@ def _of_account(contents: Contents, grid: _Grid) -> list[_Quantity]:
     account = contents.table("step_account").columns
     if not account or not account["rank"]:
         return quantities
-    parts = {id: grid.cells(account, f"{id}_ns") for id, _, _ in _ACCOUNT}
+    parts = {id: grid.cells(account, f"{id}_ns") for id, _, _ in _ACCOUNT_QUANTITIES}
     waiting = parts["wait_for_peer"]
     if measured := not np.isnan(waiting).all():
         late = _lateness(waiting)
@@ -141,7 +141,7 @@ def _of_account(contents: Contents, grid: _Grid) -> list[_Quantity]:
         )
     return quantities + [
         _Quantity(id, label, meaning, parts[id])
-        for id, label, meaning in _ACCOUNT
+        for id, label, meaning in _ACCOUNT_QUANTITIES
         if id in parts and np.nanmax(parts[id], initial=0.0) > 0
     ]
 
@@ -170,7 +170,7 @@ def _of_phases(contents: Contents, grid: _Grid) -> list[_Quantity]:
 
 
 def _lateness(waiting: Floats) -> Floats:
-    """Return how much less each rank waits than the median of the other ranks in the step, at least 0."""
+    """Return the lateness of each rank: its wait below the median of the other ranks in the step, or 0."""
     lateness = np.full(waiting.shape, np.nan)
     for step, row in enumerate(waiting):
         rows = np.flatnonzero(~np.isnan(row))

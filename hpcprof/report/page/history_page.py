@@ -6,13 +6,13 @@ from typing import Any
 from hpcprof.analysis.framework.declaration import Column, Kind
 from hpcprof.common.units import counted, visible
 from hpcprof.report.formatting import format_value, metric_label
-from hpcprof.report.history import COLUMNS, MOST_CERTAIN, in_percent, in_words, plain_rows, told_apart
+from hpcprof.report.history import COLUMNS, MAX_PROBABILITY, in_percent, in_words, plain_rows, told_apart
 from hpcprof.report.page.page import render_page
 from hpcprof.report.page.page_tables import PageTable, page_table
 from hpcprof.results.across.history import History, HistoryPoint
 
-_NUMBERS = ("value", "change_probability", "change_pct")
-_COLUMNS = [Column(name, Kind.FLOAT if name in _NUMBERS else Kind.TEXT) for name in COLUMNS]
+_NUMBER_COLUMNS = ("value", "change_probability", "change_pct")
+_COLUMNS = [Column(name, Kind.FLOAT if name in _NUMBER_COLUMNS else Kind.TEXT) for name in COLUMNS]
 
 
 def html_history(
@@ -74,7 +74,7 @@ def _chart(history: History, points: Sequence[HistoryPoint]) -> dict[str, Any]:
         "changes": [
             {
                 "time": _seconds(row),
-                "probability": min(row.change_probability, MOST_CERTAIN),
+                "probability": min(row.change_probability, MAX_PROBABILITY),
                 "label": f"{row.change_pct:+.1f} %",
             }
             for row in points

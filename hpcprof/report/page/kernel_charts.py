@@ -13,13 +13,13 @@ from hpcprof.report.contents import Contents
 from hpcprof.report.page.step_charts import Chart, bars
 from hpcprof.results.store.analysis_table import Row
 
-TOP_KERNELS = 12
-LABEL = 44
-_LONGEST_NAME = 400
-_POINTS = 6
-"""The most ranks of which one kernel has a point."""
+MAX_KERNELS = 12
+LABEL_LENGTH = 44
+_MAX_NAME_LENGTH = 400
+_MAX_POINTS = 6
+"""Maximum points of one kernel, one for each rank."""
 
-_TOTAL = "(total)"
+_TOTAL_ROW = "(total)"
 _CLASSES = {"comp": "compute", "comm": "communication", "mem": "copies"}
 _DRAM = "dram"
 
@@ -27,11 +27,11 @@ _DRAM = "dram"
 def kernel_charts(contents: Contents) -> list[Chart]:
     """Return the charts of kernels that the run has data for."""
     kernels = contents.table("kernels").rows
-    made = [_families(kernels), _kernels(kernels)] if kernels else []
-    slowdown = [row for row in contents.table("slowdown").rows if row["name"] != _TOTAL]
+    made = [_families_chart(kernels), _kernels_chart(kernels)] if kernels else []
+    slowdown = [row for row in contents.table("slowdown").rows if row["name"] != _TOTAL_ROW]
     if slowdown:
         made.append(slowdown_chart(slowdown))
-    roofline = _roofline(contents.table("roofline").rows, contents.table("ncu_peaks").rows)
+    roofline = _roofline_chart(contents.table("roofline").rows, contents.table("ncu_peaks").rows)
     return made + ([roofline] if roofline else [])
 
 
@@ -40,7 +40,7 @@ def named(name: str | None) -> str:
     return visible(name) if name else "(no name)"
 
 
-def _families(rows: Sequence[Row]) -> Chart:
+def _families_chart(rows: Sequence[Row]) -> Chart:
     totals: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     classes: dict[str, str] = {}
     for row in rows:
@@ -56,7 +56,7 @@ def _families(rows: Sequence[Row]) -> Chart:
             "label": family_name,
             "parts": [[classes[family_name], sums[family_name]]],
             "detail": f"{100 * sums[family_name] / whole:.1f} %, "
-            f"mostly {named(short_name(longest))[:_LONGEST_NAME]}",
+            f"mostly {named(short_name(longest))[:_MAX_NAME_LENGTH]}",
         }
         for family_name in order
         for longest in [max(totals[family_name], key=totals[family_name].__getitem__)]
@@ -77,7 +77,7 @@ def _ranks(rows: Sequence[Row]) -> str:
     return counted(len({row["rank"] for row in rows}), "rank")
 
 
-def _kernels(rows: Sequence[Row]) -> Chart:
+def _kernels_chart(rows: Sequence[Row]) -> Chart:
     totals: dict[str, int] = defaultdict(int)
     instances: dict[str, int] = defaultdict(int)
     classes: dict[str, str] = {}
@@ -86,8 +86,8 @@ def _kernels(rows: Sequence[Row]) -> Chart:
         totals[name] += row["total_ns"]
         instances[name] += row["instances"]
         classes[name] = _kind(row)
-    names = sorted(totals, key=lambda name: -totals[name])[:TOP_KERNELS]
-    short_names = labels(names, LABEL)
+    names = sorted(totals, key=lambda name: -totals[name])[:MAX_KERNELS]
+    short_names = labels(names, LABEL_LENGTH)
     whole = sum(totals.values()) or 1
     all_kernels = f"All {counted(len(names), 'kernel')}" if len(names) > 1 else "The only kernel"
     most = f"The {len(names)} kernels with the longest total time, of {len(totals):,}"
@@ -97,7 +97,7 @@ def _kernels(rows: Sequence[Row]) -> Chart:
             "parts": [[classes[name], totals[name]]],
             "detail": f"{family(name) if classes[name] == 'compute' else classes[name]}, "
             f"{counted(instances[name], 'instance')}",
-            "full": name[:_LONGEST_NAME],
+            "full": name[:_MAX_NAME_LENGTH],
         }
         for name in names
     ]
@@ -115,31 +115,31 @@ def slowdown_chart(rows: Sequence[Row], keys: Sequence[str] = ()) -> Chart:
     for row in rows:
         by_name[named(row["name"])].append(row)
     lost = {name: sum(map(_lost_time, sums)) for name, sums in by_name.items()}
-    names = sorted(lost, key=lambda name: -lost[name])[:TOP_KERNELS]
-    short_names = labels(names, LABEL)
-    several = any(len(by_name[name]) > _POINTS for name in names)
+    names = sorted(lost, key=lambda name: -lost[name])[:MAX_KERNELS]
+    short_names = labels(names, LABEL_LENGTH)
+    several = any(len(by_name[name]) > _MAX_POINTS for name in names)
     worst = names[0]
     ratio = median(row["slowdown"] for row in by_name[worst])
     summary = f"{short_names[worst]} takes {ratio:.2f} times as long" if ratio > 1 else "no kernel is slower"
     note = (
         f"{counted(len(names), 'kernel')} of {len(by_name):,}, those that lose the most time first, with one "
-        f"point per rank, grid and block. {INTERVALS}"
+        f"point per rank, grid and block. {INTERVALS_NOTE}"
     )
     if several:
-        note += f" Only the {_POINTS} points of a kernel that lose the most are drawn."
+        note += f" Only the {_MAX_POINTS} points of a kernel that lose the most are drawn."
     return {
         "kind": "intervals",
         "id": "slowdown",
         "title": f"Kernel slowdown while communication runs: {summary}",
         "note": note,
-        "axis": SLOWDOWN,
+        "axis": SLOWDOWN_AXIS,
         "rows": [
             {
                 "label": short_names[name],
-                "full": name[:_LONGEST_NAME],
+                "full": name[:_MAX_NAME_LENGTH],
                 "points": [
                     interval(row, keys, family(row["name"]))
-                    for row in sorted(by_name[name], key=_lost_time, reverse=True)[:_POINTS]
+                    for row in sorted(by_name[name], key=_lost_time, reverse=True)[:_MAX_POINTS]
                 ],
             }
             for name in names
@@ -147,8 +147,8 @@ def slowdown_chart(rows: Sequence[Row], keys: Sequence[str] = ()) -> Chart:
     }
 
 
-INTERVALS = "Bars are 95 % confidence intervals; they need five steps or several runs."
-SLOWDOWN = "slowdown (1 = none)"
+INTERVALS_NOTE = "Bars are 95 % confidence intervals; they need five steps or several runs."
+SLOWDOWN_AXIS = "slowdown (1 = none)"
 
 
 def _lost_time(row: Row) -> float:
@@ -169,11 +169,11 @@ def interval(row: Row, keys: Sequence[str], series: str) -> dict[str, Any]:
     }
 
 
-def _roofline(rows: Sequence[Row], peaks: Sequence[Row]) -> Chart | None:
+def _roofline_chart(rows: Sequence[Row], peaks: Sequence[Row]) -> Chart | None:
     drawn = [row for row in rows if row["ai_flop_per_byte"] and row["achieved_flops"]]
     if not drawn:
         return None
-    short_names = labels({named(row["name"]) for row in drawn}, LABEL)
+    short_names = labels({named(row["name"]) for row in drawn}, LABEL_LENGTH)
     rates: dict[str, float] = {}
     for row in peaks:
         rates[row["resource"]] = max(row["peak_per_s"], rates.get(row["resource"], 0.0))

@@ -12,7 +12,7 @@ from hpcprof.node.telemetry import METRICS
 from hpcprof.profiles.readers.telemetry import NodeTelemetry, growth
 from hpcprof.profiles.timeline import Floats
 
-_MOST_SAMPLES = 2000
+_MAX_SAMPLES = 2000
 """Maximum number of samples that a track shows; beyond it, samples are skipped evenly."""
 
 
@@ -82,7 +82,7 @@ def _tracks(
     else:
         starts, ends, values = series.times[:-1], series.times[1:], series.values[1:]
     inside = np.flatnonzero((ends > begin) & (starts < end))
-    inside = inside[:: -(-len(inside) // _MOST_SAMPLES) or 1]
+    inside = inside[:: -(-len(inside) // _MAX_SAMPLES) or 1]
     samples = metric.factor * values[inside]
     if len(inside) and not (metric.seldom and not samples.any()):
         yield NodeTrack(metric.label, metric.unit, starts[inside], ends[inside], samples)

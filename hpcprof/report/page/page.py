@@ -24,7 +24,7 @@ from hpcprof.report.page.first_screen import first_screen
 from hpcprof.report.page.heat_map import heat_map
 from hpcprof.report.page.page_tables import PageTable, analysis_tables
 from hpcprof.report.scale_prediction import KEPT_COLUMNS, kept_cells
-from hpcprof.report.terminal import LACKING
+from hpcprof.report.terminal import LOSSES_TITLE
 from hpcprof.results.across.predictions import KeptPrediction, kept_predictions
 from hpcprof.results.store.store import Store
 from hpcprof.runs.directory import Run
@@ -74,12 +74,12 @@ def html_report(
         run=run,
         screen=screen,
         facts=[fact for fact in screen.facts if not scrub or fact[0] not in PRIVATE_FACTS],
-        scrub_note=SAID if scrub else "",
+        scrub_note=SCRUB_NOTE if scrub else "",
         explained=contents.explanation is not None,
         prediction_columns=KEPT_COLUMNS[1:],
         predictions=[kept_cells(prediction)[1:] for prediction in _predictions(contents.run)],
         hidden_title=HIDDEN,
-        lacking_title=LACKING,
+        lacking_title=LOSSES_TITLE,
         **values,
     )
 
@@ -143,7 +143,7 @@ def page_environment(clean: "Clean | None") -> Environment:
     )
 
 
-SAID = (
+SCRUB_NOTE = (
     "This page is scrubbed: hosts, users, paths, recognized secrets, command lines and logs are left out. "
     "Other names of kernels and ranges stay."
 )
@@ -151,7 +151,7 @@ SAID = (
 PRIVATE_FACTS = ("folder", "profile", "job")
 """Facts that consist of a path or of a command line."""
 
-_HOMES = ("home", "users", "Users")
+_HOME_PARENTS = ("home", "users", "Users")
 
 Clean = Callable[[Any], Any]
 """Returns a value of a page without what may not be shared; markup stays as it is."""
@@ -204,7 +204,7 @@ def _without_files(explanation: Explanation | None) -> Explanation | None:
 def _users(contents: Contents) -> set[str]:
     """Return the user who makes the page, and those whose homes the run's folder is in."""
     parts = contents.run.path.absolute().parts
-    users = {name for home, name in pairwise(parts) if home in _HOMES}
+    users = {name for home, name in pairwise(parts) if home in _HOME_PARENTS}
     try:
         return {*users, getpass.getuser()}
     except (KeyError, OSError):  # In some containers nobody has a name.

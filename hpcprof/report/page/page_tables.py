@@ -14,10 +14,10 @@ from hpcprof.report.many_ranks import deviating, measure, spans_many_ranks, spre
 from hpcprof.report.terminal import reasons
 from hpcprof.results.store.analysis_table import Row
 
-MOST_ROWS = 2000
-"""The most rows of a table that a page holds."""
+MAX_ROWS = 2000
+"""Maximum rows of a table that a page holds."""
 
-_LABEL = 48
+_MAX_LABEL_LENGTH = 48
 """Longer texts are shortened until the reader unfolds them."""
 
 
@@ -81,14 +81,14 @@ def page_table(
     """
     if not rows:
         return PageTable(name, title, "", notes, None)
-    omitted = f"the page holds the first {MOST_ROWS:,}; all: {pointer}"
-    columns_of_rows = ((column, [row[column.name] for row in rows[:MOST_ROWS]]) for column in columns)
+    omitted = f"the page holds the first {MAX_ROWS:,}; all: {pointer}"
+    columns_of_rows = ((column, [row[column.name] for row in rows[:MAX_ROWS]]) for column in columns)
     made = [
         _column(column, column.name if column.name in unchanged else header(column.name), values)
         for column, values in columns_of_rows
         if any(value not in (None, "") for value in values)
     ]
-    notes = [*notes, *([omitted] if len(rows) > MOST_ROWS else [])]
+    notes = [*notes, *([omitted] if len(rows) > MAX_ROWS else [])]
     return PageTable(name, title, counted(len(rows), "row"), notes, {"name": name, "columns": made})
 
 
@@ -97,5 +97,5 @@ def _column(column: Column, text: str, values: list[Any]) -> dict[str, Any]:
     if column.kind is not Kind.TEXT:
         return {**made, "texts": [cell(column.name, value) for value in values]}
     texts = [None if value is None else cell(column.name, value) for value in values]
-    long = [value for value in dict.fromkeys(texts) if value and len(value) > _LABEL]
-    return {**made, "values": texts, "short": labels(long, _LABEL)}
+    long = [value for value in dict.fromkeys(texts) if value and len(value) > _MAX_LABEL_LENGTH]
+    return {**made, "values": texts, "short": labels(long, _MAX_LABEL_LENGTH)}

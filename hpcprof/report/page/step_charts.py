@@ -9,22 +9,23 @@ from typing import Any
 from hpcprof.common.robust import MAD_TO_DEVIATION
 from hpcprof.common.units import counted, format_ns
 from hpcprof.report.contents import Contents
+from hpcprof.report.many_ranks import quantile
 from hpcprof.results.store.analysis_table import Row
 from hpcprof.workloads.schema import RankResult, summarize
 
 Chart = dict[str, Any]
 
-MOST_STEPS = 1_000
+MAX_STEP_POINTS = 1_000
 """Maximum steps with a point each; of more, a point stands for several."""
 
-_NAMED_STEPS = 4
+_MAX_NAMED_STEPS = 4
 _MIN_OUTLIER_SD = 5
 """Minimum robust standard deviations above the median for a step to be named."""
 
 _FEW_STEPS = 5
 """Maximum steps for twice that limit: the spread of few steps is often found too small."""
 
-_LEAST_RATIO = 1.05
+_MIN_OUTLIER_RATIO = 1.05
 
 # Results of earlier versions and of profiled runs have no parts.
 _BOUND_MEANINGS = {
@@ -85,7 +86,7 @@ def steps_chart(contents: Contents) -> Chart | None:
     steps = sorted(times)
     ordered = [sorted(times[step]) for step in steps]
     slowest = [(row[-1][0], min(rank for wall, rank in row if wall == row[-1][0])) for row in ordered]
-    block = -(-len(steps) // MOST_STEPS)
+    block = -(-len(steps) // MAX_STEP_POINTS)
     blocks = [range(start, min(start + block, len(steps))) for start in range(0, len(steps), block)]
     ranks = len({rank for row in ordered for _, rank in row})
     middle = median(wall for wall, _ in slowest)
@@ -101,21 +102,18 @@ def steps_chart(contents: Contents) -> Chart | None:
         note += f" Each point stands for {block:,} steps, with their extremes."
     return {
         "kind": "steps",
-        "title": f"Step time: {_said_of_steps(named, middle, [wall for wall, _ in slowest])}",
+        "title": f"Step time: {_steps_sentence(named, middle, [wall for wall, _ in slowest])}",
         "note": note,
         "ranks": ranks,
         "step": [steps[rows[0]] for rows in blocks],
         "min_ns": [min(ordered[i][0][0] for i in rows) for rows in blocks],
         "p50_ns": [round(median(median(wall for wall, _ in ordered[i]) for i in rows)) for rows in blocks],
-        "p95_ns": [max(_quantile(ordered[i], 0.95) for i in rows) for rows in blocks],
+        "p95_ns": [
+            max(quantile([wall for wall, _ in ordered[i]], 0.95) or 0 for i in rows) for rows in blocks
+        ],
         "max_ns": [max(ordered[i][-1][0] for i in rows) for rows in blocks],
         "outliers": named,
     }
-
-
-def _quantile(ordered: Sequence[tuple[int, int]], q: float) -> int:
-    """Return a wall time that occurs: the smallest that the share ``q`` of all does not exceed."""
-    return ordered[max(0, -int(-q * len(ordered) // 1) - 1)][0]
 
 
 def _outliers(walls: Sequence[int]) -> list[int]:
@@ -132,12 +130,12 @@ def _outliers(walls: Sequence[int]) -> list[int]:
     above = [math.log(max(wall, 1) / middle) for wall in walls]
     upper = sorted(above)[3 * (len(walls) - 1) // 4]
     unit = MAD_TO_DEVIATION * max(median(map(abs, above)), upper)
-    limit = max(_MIN_OUTLIER_SD * (1 + _FEW_STEPS / len(walls)) * unit, math.log(_LEAST_RATIO))
+    limit = max(_MIN_OUTLIER_SD * (1 + _FEW_STEPS / len(walls)) * unit, math.log(_MIN_OUTLIER_RATIO))
     far = [place for place, ratio in enumerate(above) if ratio > limit]
-    return sorted(far, key=lambda place: -walls[place])[:_NAMED_STEPS]
+    return sorted(far, key=lambda place: -walls[place])[:_MAX_NAMED_STEPS]
 
 
-def _said_of_steps(named: Sequence[Mapping[str, int]], middle: float, walls: Sequence[int]) -> str:
+def _steps_sentence(named: Sequence[Mapping[str, int]], middle: float, walls: Sequence[int]) -> str:
     if named:
         worst = named[0]
         more = 100 * (worst["wall_ns"] / middle - 1)

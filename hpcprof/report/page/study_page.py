@@ -11,7 +11,7 @@ from hpcprof.analysis.slowdown.by_overlap import ALL_FAMILIES, COVERED
 from hpcprof.analysis.slowdown.within_run import TOTAL
 from hpcprof.common.units import visible
 from hpcprof.profiles.kernel_classification import FAMILIES
-from hpcprof.report.page.kernel_charts import INTERVALS, SLOWDOWN, interval, slowdown_chart
+from hpcprof.report.page.kernel_charts import INTERVALS_NOTE, SLOWDOWN_AXIS, interval, slowdown_chart
 from hpcprof.report.page.page import render_page
 from hpcprof.report.page.page_tables import PageTable, page_table
 from hpcprof.report.page.step_charts import Chart
@@ -21,7 +21,7 @@ from hpcprof.workloads.sweep import label
 if TYPE_CHECKING:
     from hpcprof.study.slowdown_tables import SlowdownTables, StudyTable
 
-_MOST_SERIES = 16
+_MAX_SERIES = 16
 
 
 def html_study(tables: SlowdownTables) -> str:
@@ -93,8 +93,8 @@ def _by_share(tables: SlowdownTables) -> Chart:
         "id": "slowdown-by-share",
         "title": "Slowdown by overlap",
         "note": "Each point is one kernel family on one rank. Its launches are grouped by how much of their "
-        f"time overlaps communication ({groups}) and weighted by time. {INTERVALS}",
-        "axis": SLOWDOWN,
+        f"time overlaps communication ({groups}) and weighted by time. {INTERVALS_NOTE}",
+        "axis": SLOWDOWN_AXIS,
         "x_axis": "kernel time covered by communication",
         "points": [
             interval(row, tables.keys, name) | {"x": row["overlap_pct"]}
@@ -111,20 +111,18 @@ def _by_family(tables: SlowdownTables) -> Chart:
     for row in beside:
         point = label({key: row[key] for key in tables.keys})
         series.setdefault(visible(point) or f"rank {row['rank']}", []).append(row)
-    family_names = list(series)[:_MOST_SERIES]
+    family_names = list(series)[:_MAX_SERIES]
     launches: Counter[str] = Counter()
     for row in beside:
         launches[row["family"]] += row["overlapped_n"]
-    drawn = (
-        f" Only the first {_MOST_SERIES} of {len(series)} are drawn." if len(series) > _MOST_SERIES else ""
-    )
+    drawn = f" Only the first {_MAX_SERIES} of {len(series)} are drawn." if len(series) > _MAX_SERIES else ""
     return {
         "kind": "intervals",
         "id": "slowdown-by-family",
         "title": "Slowdown by kernel family",
         "note": "Launches that overlap communication for at least 90 % of their time, weighted by time; n is "
-        f"their number on all ranks. {INTERVALS}{drawn}",
-        "axis": SLOWDOWN,
+        f"their number on all ranks. {INTERVALS_NOTE}{drawn}",
+        "axis": SLOWDOWN_AXIS,
         "rows": [
             {
                 "label": f"{name}, n = {launches[name]:,}",

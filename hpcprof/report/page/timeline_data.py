@@ -21,7 +21,7 @@ from hpcprof.profiles.kernel_names import short_name
 from hpcprof.profiles.readers.telemetry import NodeTelemetry, read_telemetry
 from hpcprof.profiles.timeline import Ints, Timeline
 from hpcprof.profiles.timeline_parquet import overlaps_window
-from hpcprof.report.many_ranks import DEVIATING, MOST_IN_FULL
+from hpcprof.report.many_ranks import MAX_DEVIATING, MAX_RANKS_IN_FULL
 from hpcprof.report.page.node_tracks import NodeTrack, node_tracks
 from hpcprof.report.page.timeline_tracks import (
     NONE,
@@ -42,18 +42,18 @@ from hpcprof.results.store.run_communication import RankCommunication, RunClocks
 from hpcprof.results.store.store import Store
 from hpcprof.runs.directory import Run
 
-BUDGET = 1_800_000
-"""The most bytes of compressed slices; in base64 they take a third more."""
+PAGE_BUDGET_BYTES = 1_800_000
+"""Maximum bytes of compressed slices of a page; in base64 they take a third more."""
 
-MOST_EVENTS = 1_000_000
+MAX_EVENTS = 1_000_000
 """Maximum events of all ranks to read; of more, only the median and the worst step are read."""
 
-_PIXELS = 2000
+_PIXELS_PER_STEP = 2000
 """Slices are merged that are too short to see where a step is as wide as this number of pixels."""
 
 
 class _Detail(NamedTuple):
-    """Up to how many pixels slices are merged, in the median and the worst step and in the others.
+    """Pixels up to which slices are merged, in the median and the worst step and in the others.
 
     None leaves the other steps out.
     """
@@ -106,24 +106,24 @@ class _Texts(msgspec.Struct):
         return number
 
 
-def timeline_data(run: Run, store: Store, budget: int = BUDGET) -> dict[str, Any]:
+def timeline_data(run: Run, store: Store, budget: int = PAGE_BUDGET_BYTES) -> dict[str, Any]:
     """Return the data of the timeline of a page.
 
-    Up to `MOST_IN_FULL` ranks are all shown; of more, a median rank and the `DEVIATING` ranks that deviate
-    most, by their lateness or else by their step time. If the slices take more than ``budget`` bytes,
+    Up to `MAX_RANKS_IN_FULL` ranks are all shown; of more, a median rank and the `MAX_DEVIATING` ranks that
+    deviate most, by their lateness or else by their step time. If the slices take more than ``budget`` bytes,
     short ones are merged, first outside the median and the worst step; then the other steps are left out,
     then ranks, and ``notes`` says so. Without ranks, ``notes`` says why there is nothing to show.
     """
     windows = steps_of_ranks(store.rank_events(run.id).values())
     reader = RunWindows(run, store)
     if not windows:
-        return _captures(run, store, reader, budget)
+        return _whole_captures(run, store, reader, budget)
     communication = run_communication(run, store)
     clocks = communication.clocks
     steps = median_and_worst(windows)
     candidates = [rank for rank in clocks.clocks if rank in windows and len(windows[rank].only(steps))]
     ranks, note = chosen_ranks(candidates, deviations(store, run.id, windows))
-    whole = sum(reader.rows(rank) or 0 for rank in ranks) <= MOST_EVENTS
+    whole = sum(reader.rows(rank) or 0 for rank in ranks) <= MAX_EVENTS
     ranks_shown, missing = [], []
     for rank in ranks:
         window = windows[rank] if whole else windows[rank].only(steps)
@@ -135,7 +135,7 @@ def timeline_data(run: Run, store: Store, budget: int = BUDGET) -> dict[str, Any
         except HpcprofError as error:
             missing.append(str(error))
     if not ranks_shown:
-        return _nothing(missing[0])
+        return _empty_timeline(missing[0])
     notes = [clocks.note(), *note, *missing]
     if not whole:
         notes.append(_CHOSEN_STEPS_NOTE)
@@ -143,12 +143,12 @@ def timeline_data(run: Run, store: Store, budget: int = BUDGET) -> dict[str, Any
     return _assemble_data(ranks_shown, clocks, steps, notes, budget, nodes)
 
 
-def _captures(run: Run, store: Store, reader: RunWindows, budget: int) -> dict[str, Any]:
+def _whole_captures(run: Run, store: Store, reader: RunWindows, budget: int) -> dict[str, Any]:
     """Return the whole capture of each rank as one step, where no steps are known."""
     totals = accumulate(reader.rows(rank) or 0 for rank in reader.profiles)
-    shown_ranks = [rank for rank, total in zip(reader.profiles, totals, strict=True) if total <= MOST_EVENTS]
+    shown_ranks = [rank for rank, total in zip(reader.profiles, totals, strict=True) if total <= MAX_EVENTS]
     if not shown_ranks:
-        return _nothing("No steps were found, and there is no capture small enough to show whole.")
+        return _empty_timeline("No steps were found, and there is no capture small enough to show whole.")
     communication = run_communication(run, store)
     tracks = [
         _rank(rank, window, [timeline], communication.of_rank(rank))
@@ -157,7 +157,7 @@ def _captures(run: Run, store: Store, reader: RunWindows, budget: int) -> dict[s
         if window.start[0] < window.end[0]
     ]
     if not tracks:
-        return _nothing("No steps were found, and the capture has no events.")
+        return _empty_timeline("No steps were found, and the capture has no events.")
     notes = ["No steps were found: the whole capture is shown."]
     if len(shown_ranks) < len(reader.profiles):
         notes.append(f"To keep this page small, it has {named_ranks(shown_ranks)} only.")
@@ -176,7 +176,7 @@ def median_and_worst(windows: Windows) -> ShownSteps:
 
 
 def deviations(store: Store, run_id: str, windows: Windows) -> dict[int, float]:
-    """Return how late each rank is or, where that is unknown, the median wall time of its steps."""
+    """Return the lateness of each rank or, where that is unknown, the median wall time of its steps."""
     late = {
         row["rank"]: row["lateness_p50_ns"]
         for row in store.table(run_id, "skew_summary").rows
@@ -187,11 +187,11 @@ def deviations(store: Store, run_id: str, windows: Windows) -> dict[int, float]:
 
 def chosen_ranks(ranks: Sequence[int], measure: Mapping[int, float]) -> tuple[list[int], list[str]]:
     """Return the ranks to show, the most important ones first, and a note if some are left out."""
-    if len(ranks) <= MOST_IN_FULL:
+    if len(ranks) <= MAX_RANKS_IN_FULL:
         return sorted(ranks), []
     middle = median(measure.get(rank, 0) for rank in ranks)
     by_distance = sorted(ranks, key=lambda rank: (abs(measure.get(rank, 0) - middle), rank))
-    typical, furthest = by_distance[0], by_distance[: -DEVIATING - 1 : -1]
+    typical, furthest = by_distance[0], by_distance[: -MAX_DEVIATING - 1 : -1]
     note = (
         f"The page has a median rank of {counted(len(ranks), 'rank')}, rank {typical}, and the "
         f"{len(furthest)} that deviate most: {named_ranks(sorted(furthest))}. hpcprof serve shows all."
@@ -238,7 +238,7 @@ def _assemble_data(
     }
 
 
-def _nothing(reason: str) -> dict[str, Any]:
+def _empty_timeline(reason: str) -> dict[str, Any]:
     return {
         "notes": [reason],
         "median": NONE,
@@ -253,9 +253,9 @@ def _nothing(reason: str) -> dict[str, Any]:
 def _rank(
     rank: int, windows: RankSteps, timelines: Sequence[Timeline], communication: RankCommunication
 ) -> _Rank:
-    """Return what a rank did in its steps, of which each timeline has some neighbours."""
+    """Return the part of a rank that the page shows; each timeline has some neighbouring steps of it."""
     tracks = joined([rank_tracks(timeline, len(timelines) == 1) for timeline in timelines])
-    pixel_ns = int((windows.end - windows.start).max()) // _PIXELS
+    pixel_ns = int((windows.end - windows.start).max()) // _PIXELS_PER_STEP
     return _Rank(rank, windows, tracks, timelines[0].strings.tolist(), communication, pixel_ns)
 
 
@@ -304,7 +304,7 @@ _CHOSEN_STEPS_NOTE = (
 
 
 def _merge_levels(detail: _Detail) -> list[tuple[int, str]]:
-    """Return up to how many pixels slices are merged, and in which steps."""
+    """Return pairs of the pixels up to which slices are merged, and the steps in words."""
     if detail.others is None or detail.chosen == detail.others:
         return [(detail.chosen, "")] if detail.chosen else []
     in_chosen, in_others = " in the median and the worst step", " in the other steps"

@@ -45,7 +45,7 @@ ON_GPU = "Ranges on the GPU"
 MPI_CALLS = "MPI calls"
 """The tracks of the calls of MPI, one for each thread."""
 
-_LEVELS = 64
+_MAX_LEVELS = 64
 """A track has no more levels; whatever overlaps even more is drawn on the last one."""
 
 
@@ -318,7 +318,7 @@ def _depth(start: Ints, end: Ints) -> Ints:
     """
     depth = np.zeros(len(start), np.int64)
     rows = _by_start(start, end)
-    for _ in range(_LEVELS - 1):
+    for _ in range(_MAX_LEVELS - 1):
         reach = np.maximum.accumulate(end[rows])
         rows = rows[1:][start[rows][1:] < reach[:-1]]
         if not len(rows):
@@ -338,7 +338,7 @@ def _infos(timeline: Timeline) -> tuple[Ints, list[str]]:
     return np.concatenate((kernel_shape, memory_size, np.full(len(timeline.graphs), NONE))), texts
 
 
-_KINDS = {
+_CARRIER_KINDS = {
     Carrier.WORK: SliceKind.COMMUNICATION,
     Carrier.MPI_CALL: SliceKind.MPI,
     Carrier.MPI_REQUEST: SliceKind.MPI_REQUEST,
@@ -366,7 +366,7 @@ def links_of(slices: TrackSlices, communication: RankCommunication) -> SliceLink
     slice_links = SliceLinks(collective, [], [], {})
     place: dict[tuple[int, int], int] = {}
     is_sent = np.zeros(len(communication.start), bool)
-    for carrier, kind in _KINDS.items():
+    for carrier, kind in _CARRIER_KINDS.items():
         rows = np.flatnonzero(slices.kind == kind)
         place |= {
             (int(carrier), start): row

@@ -448,9 +448,6 @@ def _packet(content: Encoded) -> bytes:
 TRACE = "all_ranks.pftrace.gz"
 """The name of the trace; a collect of the folder ignores it."""
 
-_ALL_TIMES = (-(1 << 61), 1 << 61)
-"""A span in ns that contains all events."""
-
 
 def export_trace(
     run: Run,
@@ -513,7 +510,7 @@ class _Source:
         for rank in ranks:
             try:
                 if steps is None:
-                    timeline = self._windows.read(rank, *_ALL_TIMES)
+                    timeline = self._windows.read(rank)
                 else:
                     timeline = self._windows.read_steps(rank, *steps)
             except HpcprofError as error:
@@ -529,8 +526,9 @@ class _Source:
 
     def _steps(self, rank: int, steps: tuple[int, int] | None) -> RankSteps:
         marks = self._windows.steps(rank)
-        first, last = steps or _ALL_TIMES
-        return marks.take((marks.number >= first) & (marks.number <= last))
+        if steps is None:
+            return marks
+        return marks.take((marks.number >= steps[0]) & (marks.number <= steps[1]))
 
     def _in_trace(self, rank: int, stamps: Ints) -> Ints:
         return self.clocks.to_common(rank, stamps) + self._begin

@@ -102,8 +102,8 @@ class RunWindows:
     def _step_ranges(self) -> StoredStepRanges:
         return stored_step_ranges(self._store, self._run.id)
 
-    def read(self, rank: int, start_ns: int, end_ns: int) -> Timeline:
-        """Read all events of a rank that overlap a window of time, without its end.
+    def read(self, rank: int, start_ns: int = -_END_NS, end_ns: int = _END_NS) -> Timeline:
+        """Read all events of a rank that overlap a window of time, without its end; by default all events.
 
         ``rank`` is one of `profiles`; ``start_ns`` and ``end_ns`` are on the clock of the rank's profile. The
         tables have the rows of the whole timeline that overlap the window, in their order.
@@ -118,7 +118,7 @@ class RunWindows:
 
     def read_capture(self, rank: int) -> tuple[RankSteps, Timeline]:
         """Read all events of a rank, with one step 0 that spans the events of the host and the GPU."""
-        timeline = self.read(rank, -_END_NS, _END_NS)
+        timeline = self.read(rank)
         start, end = timeline.of_operations("start", "end")
         tables = (timeline.calls, timeline.ranges, timeline.operators, timeline.mpi_calls)
         start, end = (

@@ -12,7 +12,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from hpcprof.serve.guard import LOCAL_NAMES, MOST_BODY_BYTES, Access, Guard, all_names, host_name
+from hpcprof.serve.guard import LOCAL_NAMES, MAX_BODY_BYTES, Access, Guard, all_names, host_name
 
 TOKEN = "t" * 43
 
@@ -129,10 +129,10 @@ def test_a_link_on_another_site_may_lead_here(open_to_all: TestClient) -> None:
 
 
 def test_the_size_of_a_request_is_limited(open_to_all: TestClient) -> None:
-    assert open_to_all.post("/", content=b"x" * MOST_BODY_BYTES).text == str(MOST_BODY_BYTES)
-    assert open_to_all.post("/", content=b"x" * (MOST_BODY_BYTES + 1)).status_code == 413
+    assert open_to_all.post("/", content=b"x" * MAX_BODY_BYTES).text == str(MAX_BODY_BYTES)
+    assert open_to_all.post("/", content=b"x" * (MAX_BODY_BYTES + 1)).status_code == 413
     # Without a length in advance.
-    parts = (b"x" * 4096 for _ in range(MOST_BODY_BYTES // 4096 + 1))
+    parts = (b"x" * 4096 for _ in range(MAX_BODY_BYTES // 4096 + 1))
     assert open_to_all.post("/", content=parts).status_code == 413
     assert open_to_all.get("/" + "x" * 9000).status_code == 414
 

@@ -13,7 +13,7 @@ from hpcprof.common.processes import CommandTimedOut, Completed
 from hpcprof.results.store.store import open_store
 from hpcprof.serve import sql as sql_module
 from hpcprof.serve.query_process import Question, Reply, answer
-from hpcprof.serve.sql import MOST_CHARACTERS, SECONDS, SqlDesk
+from hpcprof.serve.sql import MAX_SQL_CHARACTERS, SECONDS, SqlDesk
 from hpcprof.serve.tile_cache import TileCache
 from hpcprof.serve.tiles import AskAgain, Tiles
 
@@ -78,7 +78,7 @@ def test_sixty_queries_run_a_minute(tmp_path: Path) -> None:
     assert anyio.run(desk.ask, "SELECT", None).columns == ["SELECT"]
 
 
-@pytest.mark.parametrize("sql", ["", " \n", "x" * (MOST_CHARACTERS + 1), "SELECT '\udcff'"])
+@pytest.mark.parametrize("sql", ["", " \n", "x" * (MAX_SQL_CHARACTERS + 1), "SELECT '\udcff'"])
 def test_sql_that_cannot_be_asked_starts_no_process(sql: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError):
         anyio.run(SqlDesk(tmp_path, None, tiles(tmp_path)).ask, sql, None)

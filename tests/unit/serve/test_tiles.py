@@ -110,8 +110,8 @@ def test_the_tiles_of_a_level_hold_every_slice_once(
     place: tuple[Path, Tiles], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, events: int
 ) -> None:
     folder, usual = place
-    monkeypatch.setattr(module, "_EVENTS_A_PART", events)
-    monkeypatch.setattr(module, "_PIXELS", 1 << 40)  # nothing is merged
+    monkeypatch.setattr(module, "_EVENTS_PER_PART", events)
+    monkeypatch.setattr(module, "_PIXELS_PER_TILE", 1 << 40)  # nothing is merged
     tiles = Tiles(usual._store, TileCache(tmp_path))
     run_tiles = tiles.of(Run(RUN, folder / "profiles"))
     expected = whole(folder, tiles, 2, projects=run_tiles._parts_level == 0)

@@ -94,7 +94,7 @@ def test_a_rank_without_a_step_has_an_empty_cell() -> None:
 
 
 def test_of_more_steps_than_fit_the_slowest_of_each_block_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_CELLS", 8)
+    monkeypatch.setattr(module, "MAX_CELLS", 8)
     walls = [[5, 5], [5, 9], [5, 5], [5, 5], [7, 5], [6, 5], [5, 5], [5, 5], [8, 5]]
     rows = [(rank, step, wall) for step, row in enumerate(walls) for rank, wall in enumerate(row)]
     columns = {name: [row[i] for row in rows] for i, name in enumerate(("rank", "step", "wall_ns"))}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpcprof.report.page.chart_data import MOST_LINES, message_matrix
+from hpcprof.report.page.chart_data import MAX_MATRIX_LINES, message_matrix
 from hpcprof.results.store.analysis_table import AnalysisTable
 from tests.data.simulated_account import contents_of
 
@@ -38,7 +38,7 @@ def test_of_4096_ranks_eight_share_a_line_which_has_their_sum() -> None:
     data = message_matrix(contents_of({"mpi_matrix": matrix(pairs, 4096)}))
     assert data is not None
     assert data["block"] == 8
-    assert len(data["row"]) == 2 * MOST_LINES
+    assert len(data["row"]) == 2 * MAX_MATRIX_LINES
     cells = dict(
         zip(zip(data["row"], data["column"], strict=True), data["quantities"][0]["values"], strict=True)
     )

@@ -18,7 +18,7 @@ from hpcprof.analysis.explain.explanation import Source
 from hpcprof.analysis.framework.declaration import Column, Kind
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.report.contents import Contents
-from hpcprof.report.page.page import SAID, html_report
+from hpcprof.report.page.page import SCRUB_NOTE, html_report
 from hpcprof.report.page.page_tables import analysis_tables, page_table
 from hpcprof.report.terminal import analysis_report, full_report
 from hpcprof.results.across.predictions import KeptPrediction
@@ -29,7 +29,7 @@ from hpcprof.submit.runs.failures import RankFailure
 from tests.page_blocks import blocks
 from tests.unit.explanations import explained, finding
 
-ROWS = 2030
+MAX_REPORT_ROWS = 2030
 FULL = "hpcprof report r {} {}".format
 
 
@@ -50,7 +50,7 @@ def page() -> str:
 def tables() -> dict[str, AnalysisTable]:
     made = {}
     for name, analysis in ANALYSES.items():
-        rows = ROWS if name == "kernels" else 1
+        rows = MAX_REPORT_ROWS if name == "kernels" else 1
         columns = {
             c.name: ["x" if c.kind is Kind.TEXT else 0 if c.name == "rank" else 12] * rows
             for c in analysis.columns
@@ -262,7 +262,7 @@ def everything(page: str) -> str:
 def test_a_scrubbed_page_holds_no_host_user_path_command_or_log(contents: Contents) -> None:
     text = everything(html_report(contents, scrub=True))
     assert {word for word in PRIVATE if word in text} == set()
-    assert SAID in text
+    assert SCRUB_NOTE in text
     assert "<path " in text and "<host 1>" in text and "gemm" in text
     assert "rank 0: exit code 1" in text
     assert "load_batch (line 12), 87 %" in text
@@ -272,7 +272,7 @@ def test_a_page_that_is_not_scrubbed_holds_them(contents: Contents) -> None:
     text = everything(html_report(contents))
     assert "load_batch (secret-project/train.py:12), 87 %" in text
     assert {word for word in PRIVATE if word not in text} == set()
-    assert SAID not in text
+    assert SCRUB_NOTE not in text
 
 
 def test_scrubbing_leaves_the_script_and_its_policy_alone(contents: Contents) -> None:

@@ -161,7 +161,7 @@ def test_all_steps_are_in_the_page(stored: Stored) -> None:
 def test_the_median_and_the_worst_step_keep_all_slices_while_those_of_the_others_are_merged(
     stored: Stored, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hpcprof.report.page.timeline_data._PIXELS", 100)
+    monkeypatch.setattr("hpcprof.report.page.timeline_data._PIXELS_PER_STEP", 100)
     full = timeline_data(*stored)
     size = sum(len(zlib.compress(msgspec.json.encode(of["tracks"]), 1)) for of in full["ranks"])
     less = timeline_data(*stored, budget=int(0.9 * size))
@@ -187,7 +187,7 @@ def test_a_small_budget_merges_short_slices_and_then_leaves_out_steps_and_ranks(
 def test_of_a_long_capture_only_the_median_and_the_worst_step_are_read(
     stored: Stored, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hpcprof.report.page.timeline_data.MOST_EVENTS", -1)
+    monkeypatch.setattr("hpcprof.report.page.timeline_data.MAX_EVENTS", -1)
     data = timeline_data(*stored)
     assert {step for step, *_ in data["ranks"][0]["steps"]} == {data["median"], data["worst"]}
     assert "it has the median and the worst step only" in data["notes"][1]
