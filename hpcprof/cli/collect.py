@@ -130,8 +130,8 @@ def command(
     --executor mpi on --nodes nodes with --jobs ranks each (by default as many as the run had). For a run on a
     host, hpcprof there submits the job.
     """
-    placed = {"nodes": nodes, "site": site, "queue": queue, "walltime": walltime}
-    options_given = [name for name, value in placed.items() if value is not None]
+    batch = {"nodes": nodes, "site": site, "queue": queue, "walltime": walltime}
+    options_given = [name for name, value in batch.items() if value is not None]
     _check_options(executor, submit, dask_address, options_given)
     if submit and hub:
         raise UsageError("--push: a job has no token; push when it has ended, with hpcprof push.")
@@ -141,7 +141,7 @@ def command(
         return
     workers = workers_here(jobs)
     if named and executor == "processes":
-        _expect(workers, named)
+        _announce_runs(workers, named)
     from hpcprof.results.collect.run_names import find_runs_to_collect
     from hpcprof.results.collect.run_profiles import runs_to_collect, several_runs_notes
     from hpcprof.results.store.store import open_store
@@ -172,11 +172,11 @@ def command(
         return
     store.prepare()
     if executor == "dask":
-        pool = _on_dask(_cluster(candidates, dask_address, jobs, placed if options_given else None, runs_dir))
+        pool = _on_dask(_cluster(candidates, dask_address, jobs, batch if options_given else None, runs_dir))
     else:
         pool = _start_executor(executor, jobs, workers)
     with pool as (executing, cpus):
-        read = partial(collect_and_tell, cpus=cpus, executor=executing, step_range=step_range)
+        read = partial(collect_and_report, cpus=cpus, executor=executing, step_range=step_range)
         complete = for_each(candidates, partial(read, store=store, program=program))
     pushed = address is None or push_each(address, candidates, store)
     if not (complete and pushed):
@@ -210,7 +210,7 @@ def workers_here(jobs: int | None = None) -> Processes:
     return Processes(jobs or usable_cpus(), PRELOAD, work_of, if_quicker=jobs is None)
 
 
-def _expect(here: Processes, runs: Sequence[Run]) -> None:
+def _announce_runs(here: Processes, runs: Sequence[Run]) -> None:
     """Let workers import what they need while this process imports what opens the store."""
     from hpcprof.results.collect.known_files import unchanged_files
     from hpcprof.results.collect.rank_task import ProfileTask
@@ -225,9 +225,9 @@ def _expect(here: Processes, runs: Sequence[Run]) -> None:
 
 
 def _cluster(
-    runs: Sequence[Run], address: str | None, jobs: int | None, placed: dict[str, Any] | None, runs_dir: Path
+    runs: Sequence[Run], address: str | None, jobs: int | None, batch: dict[str, Any] | None, runs_dir: Path
 ) -> AbstractContextManager[OnDask]:
-    """Return the Dask cluster to use; ``placed`` has the options of its batch jobs, None for none."""
+    """Return the Dask cluster to use; ``batch`` has the options of its batch jobs, None for none."""
     from hpcprof.results.collect.executors.dask import existing_cluster, local_cluster
     from hpcprof.results.collect.executors.planning import usable_cpus
 
@@ -238,28 +238,28 @@ def _cluster(
                 f"--jobs {jobs}: the cluster at --dask-address has its own workers; leave it out."
             )
         return existing_cluster(address, folders)
-    if placed is None:
+    if batch is None:
         return local_cluster(jobs or usable_cpus())
     from hpcprof.results.collect.executors.dask_jobs import batch_cluster
     from hpcprof.submit.worker_jobs import WorkerPlacement, make_worker_jobs
 
-    values = {name: value for name, value in placed.items() if value is not None}
+    values = {name: value for name, value in batch.items() if value is not None}
     logs = folders[0] / "collect" if runs[0].manifest else runs_dir.absolute()
     place = WorkerPlacement(workers=jobs, **values)
     return batch_cluster(make_worker_jobs(runs, place, logs / "dask-workers"), folders)
 
 
-def _check_options(executor: str, submit: bool, address: str | None, placed: Sequence[str]) -> None:
+def _check_options(executor: str, submit: bool, address: str | None, batch: Sequence[str]) -> None:
     if address is not None and executor != "dask":
         raise UsageError("--dask-address is for --executor dask: give both, or neither.")
     if submit and executor == "dask":
         raise UsageError("--submit: a job collects in processes or by --executor mpi, not by Dask.")
-    if address is not None and placed:
-        raise UsageError(f"--{placed[0]}: the cluster at --dask-address already runs; leave it out.")
-    if "site" in placed and executor != "dask":
+    if address is not None and batch:
+        raise UsageError(f"--{batch[0]}: the cluster at --dask-address already runs; leave it out.")
+    if "site" in batch and executor != "dask":
         raise UsageError("--site is for --executor dask: give both, or neither.")
-    if placed and not submit and executor != "dask":
-        raise UsageError(f"--{placed[0]} is for --submit: give both, or neither.")
+    if batch and not submit and executor != "dask":
+        raise UsageError(f"--{batch[0]} is for --submit: give both, or neither.")
 
 
 def _named_runs(references: Sequence[str], runs_dir: Path) -> list[Run] | None:
@@ -331,7 +331,7 @@ def for_each(runs: Sequence[Run], function: Callable[[Run], bool]) -> bool:
     return complete
 
 
-def collect_and_tell(
+def collect_and_report(
     run: Run,
     store: Store,
     cpus: int | None = None,

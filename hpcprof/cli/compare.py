@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from hpcprof.report.comparison import Comparison
     from hpcprof.results.store.store import Store
 
-_SUMMARY = "GITHUB_STEP_SUMMARY"
+_SUMMARY_VARIABLE = "GITHUB_STEP_SUMMARY"
 """The variable that names the file of the summary in GitHub Actions."""
 
 
@@ -143,7 +143,7 @@ def command(
     if conclusion := compared.conclusion():
         echo(conclusion, err=True)
     if compared.regressed:
-        _tell(targets, compared)
+        _notify(targets, compared)
     if fail_on_regression and (compared.regressed or not compared.is_judged(gates)):
         sys.exit(GATE_EXIT if compared.regressed else UNJUDGED_EXIT)
 
@@ -157,7 +157,7 @@ def _targets(words: tuple[str, ...]) -> Mapping[str, str]:
     return targets(words, named_targets())
 
 
-def _tell(targets: Mapping[str, str], compared: Comparison) -> None:
+def _notify(targets: Mapping[str, str], compared: Comparison) -> None:
     if not targets:
         return
     from hpcprof.node.notify import send, send_at_once
@@ -197,7 +197,7 @@ def _write(form: str, compared: Comparison, store: Store) -> None:
 
 def _summarize(text: str) -> None:
     """Add a text to the summary of the GitHub job, or outside of one print it."""
-    path = os.environ.get(_SUMMARY)
+    path = os.environ.get(_SUMMARY_VARIABLE)
     if not path:
         echo(text)
         return

@@ -101,7 +101,7 @@ def _pairs(context: click.Context, parameter: click.Parameter, texts: tuple[str,
 
 
 def show_remarks(site: Site, jobs: Sequence[Job], *, here: bool = False) -> None:
-    """Print what a user should know before submitting, one line each, on standard error.
+    """Print the remarks on jobs before they are submitted, one line each, on standard error.
 
     That the facts about a site are second hand is printed once a day. Jobs that start ``here`` have the
     environment of this shell.

@@ -68,7 +68,7 @@ SECTIONS = {
 }
 COMMANDS = {name: sentence for section in SECTIONS.values() for name, sentence in section.items()}
 
-_COMPLETE = "_HPCPROF_COMPLETE"
+_COMPLETION_VARIABLE = "_HPCPROF_COMPLETE"
 """The variable by which a shell asks for completions."""
 _STDOUT, _STDERR = 1, 2
 _NEW_OBJECTS = 100_000
@@ -119,7 +119,7 @@ def main() -> None:
     _ignore_invalid_terminal_size()
     _collect_garbage_seldom()
     try:
-        if _COMPLETE in os.environ:
+        if _COMPLETION_VARIABLE in os.environ:
             from hpcprof.cli.shells import register_shells
 
             register_shells()
@@ -194,7 +194,7 @@ def _discard_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-_NUMBERS = {"integer": "a whole number", "float": "a number"}
+_TYPE_WORDS = {"integer": "a whole number", "float": "a number"}
 
 
 def _click_sentence(error: click.ClickException) -> str:
@@ -211,7 +211,7 @@ def _click_sentence(error: click.ClickException) -> str:
     sentence = re.sub(r"\((Did you mean[^?]*\?)\)", r"\1", " ".join(error.format_message().split()))
     if isinstance(error, click.MissingParameter) and isinstance(error.param, click.Option):
         sentence = f"{sentence.rstrip('.')} {error.param.metavar or ''}".rstrip()
-    sentence = re.sub(r"a valid (integer|float)( range)?\b", lambda kind: _NUMBERS[kind[1]], sentence)
+    sentence = re.sub(r"a valid (integer|float)( range)?\b", lambda kind: _TYPE_WORDS[kind[1]], sentence)
     context = error.ctx if isinstance(error, click.UsageError) else None
     if context and "unexpected extra argument" in sentence:
         options = {param.opts[0]: param.metavar for param in context.command.params if param.opts}

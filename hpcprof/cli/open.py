@@ -71,7 +71,7 @@ def command(
     Compressed files are unpacked into a private temporary folder ($TMPDIR), which is removed when they have
     been read. One may become 200 times larger, or 100 MB; a larger one is left out with a sentence.
     """
-    from hpcprof.cli.collect import collect_and_tell, for_each
+    from hpcprof.cli.collect import collect_and_report, for_each
     from hpcprof.results.ask.explanation import explain
     from hpcprof.results.collect.run_names import find_runs_to_collect
     from hpcprof.results.collect.run_profiles import several_runs_notes
@@ -88,7 +88,7 @@ def command(
 
     def collect_and_show(run: "Run") -> bool:
         # The report of a submitted run collects it.
-        complete = run.manifest is not None or collect_and_tell(run, store, aside=True, program=program)
+        complete = run.manifest is not None or collect_and_report(run, store, aside=True, program=program)
         if run.manifest or store.profiles(run.id) or store.has_run(run.id):
             if step_time is not None:
                 explain(run, store, step_ns=step_time)

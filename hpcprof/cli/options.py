@@ -7,11 +7,19 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from hpcprof.common.errors import UsageError
 from hpcprof.common.units import parse_ns
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
+
+
+def typed_options(context: click.Context) -> list[click.Parameter]:
+    """Return the parameters of a command that the user gave on the command line."""
+    parameters = context.command.params
+    typed = ParameterSource.COMMANDLINE
+    return [option for option in parameters if context.get_parameter_source(option.name or "") is typed]
 
 
 class FiniteFloat(click.FloatRange):

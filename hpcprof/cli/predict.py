@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import click
-from click.core import ParameterSource
 
 from hpcprof.cli.completion import complete_runs, complete_sites
 from hpcprof.cli.conventions import command_with_examples, echo
-from hpcprof.cli.options import flag, format_among, repeatable, store_options
+from hpcprof.cli.options import flag, format_among, repeatable, store_options, typed_options
 from hpcprof.cli.report import collect_first
 from hpcprof.common.errors import UsageError
 
@@ -164,13 +163,8 @@ def command(
 def _refuse_others(option: str, used: str) -> None:
     """Raise UsageError for options that were given beside one that does not use them."""
     context = click.get_current_context()
-    unused = [
-        parameter.opts[-1]
-        for parameter in context.command.params
-        if parameter.name not in {*used.split(), "runs_dir", "db", "form", "runs"}
-        and context.get_parameter_source(str(parameter.name)) is ParameterSource.COMMANDLINE
-    ]
-    if unused:
+    allowed = {*used.split(), "runs_dir", "db", "form", "runs"}
+    if unused := [option.opts[-1] for option in typed_options(context) if option.name not in allowed]:
         raise UsageError(f"{option} cannot be combined with {', '.join(unused)}.")
 
 

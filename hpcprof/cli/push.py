@@ -59,9 +59,9 @@ def command(
 
 def push_ended(hub: "HubAddress", runs: "Sequence[Run]", runs_dir: Path) -> bool:
     """Collect runs whose jobs have ended and push them, as `push_each` does."""
-    from hpcprof.cli.collect import collect_and_tell
+    from hpcprof.cli.collect import collect_and_report
     from hpcprof.results.store.store import open_store
 
     store = open_store(os.environ.get("HPCPROF_DB"), runs_dir)
     store.prepare()
-    return push_each(hub, runs, store, collect=partial(collect_and_tell, store=store, aside=True))
+    return push_each(hub, runs, store, collect=partial(collect_and_report, store=store, aside=True))

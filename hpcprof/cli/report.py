@@ -184,17 +184,17 @@ def _over_runs(
     return over_store(analysis, all_runs, store), skipped
 
 
-def _show(made: Contents, form: str, everything: bool) -> None:
+def _show(contents: Contents, form: str, everything: bool) -> None:
     if form == "json":
-        tables = {name: made.table(name) for name in made.analyses}
+        tables = {name: contents.table(name) for name in contents.analyses}
         rows = {name: table.rows for name, table in tables.items()}
         losses = {name: list(table.losses) for name, table in tables.items() if table.losses}
-        explained = made.explanation.in_short().as_json() if made.explanation else None
+        explained = contents.explanation.in_short().as_json() if contents.explanation else None
         steps = {name: str(table.steps) for name, table in tables.items() if table.steps}
-        values = {"run": made.run.id, "explanation": explained, "analyses": rows, "losses": losses}
+        values = {"run": contents.run.id, "explanation": explained, "analyses": rows, "losses": losses}
         echo(json.dumps(values | {"steps": steps}, indent=1))
     else:
-        show_report(made, everything)
+        show_report(contents, everything)
 
 
 def _show_sweep(form: str, members: Sequence[Run], store: Store, html: Path | None) -> None:
@@ -222,14 +222,14 @@ def _show_sweep(form: str, members: Sequence[Run], store: Store, html: Path | No
 def collect_first(run: Run, store: Store) -> None:
     """Collect a run that this version of hpcprof has not collected, and say so on standard error."""
     # Imported here: a report from the store is quick.
-    from hpcprof.cli.collect import collect_and_tell
+    from hpcprof.cli.collect import collect_and_report
     from hpcprof.results.store.analysis_table import earlier_version
 
     earlier = earlier_version(store.profiles(run.id).values()) if store.exists() else ""
     reason = f"{run.id} was collected by {earlier}" if earlier else f"nothing of {run.id} has been collected"
     echo(f"hpcprof: {reason}: collecting it first", err=True)
     store.prepare()
-    collect_and_tell(run, store, aside=True)
+    collect_and_report(run, store, aside=True)
 
 
 def explain_first(run: Run, store: Store) -> str:

@@ -59,7 +59,7 @@ def command(
     order A B B A, so that a drift of the machine meets both alike; then both sides are compared. The first
     job that fails ends the repeats.
     """
-    from hpcprof.cli.collect import collect_and_tell
+    from hpcprof.cli.collect import collect_and_report
     from hpcprof.cli.repeats import check, exit_with, repeat
     from hpcprof.cli.submit import follow
     from hpcprof.submit.jobs.merge import merged, site_of
@@ -99,12 +99,12 @@ def command(
         if profiled or address is not None:
             store.prepare()
         if profiled:
-            collect_and_tell(run, store, aside=True)
+            collect_and_report(run, store, aside=True)
         return run, status, profiled
 
     def push(run: Run, profiled: bool) -> int:
         """Push a run if a hub is given, and return 1 if it was not pushed."""
-        collect = None if profiled else partial(collect_and_tell, store=store, aside=True)
+        collect = None if profiled else partial(collect_and_report, store=store, aside=True)
         return int(address is not None and not push_each(address, [run], store, collect=collect))
 
     def run_again(site: Site, job: Job) -> Run:
@@ -123,7 +123,7 @@ def command(
 
     if not profiled and exit_code(status) == 0 and is_unprofiled(run, store):
         store.prepare()
-        collect_and_tell(run, store, aside=True)
+        collect_and_report(run, store, aside=True)
         profiled = True
     if profiled or any((run.outputs() / "results").glob("rank*.json")):
         show_report(gather(run, store, status, unexplained=explain_first(run, store)))

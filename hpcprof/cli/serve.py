@@ -160,8 +160,8 @@ def create(
 
     most = parse_memory(quota, "--quota") if quota else None
     quota_bytes = int(mebibytes(most) * 2**20) if most else DEFAULT_QUOTA
-    made = create_grant(runs_dir, name, project, may, quota_bytes, proxied, days)
-    echo(made or f"{name} may {may} {project} where the proxy names that user.")
+    token = create_grant(runs_dir, name, project, may, quota_bytes, proxied, days)
+    echo(token or f"{name} may {may} {project} where the proxy names that user.")
 
 
 @token_group.command("list", epilog=examples("hpcprof serve token list"))

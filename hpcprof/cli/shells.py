@@ -14,7 +14,7 @@ from click.shell_completion import (
 
 from hpcprof.common.errors import HpcprofError
 
-_BREAKS = frozenset("=:")
+_WORD_BREAKS = frozenset("=:")
 """The characters that bash takes for the end of a word, and that a value may have."""
 
 
@@ -22,7 +22,7 @@ class _WholeWord(ShellComplete):
     """Offers ``--site=polaris`` where ``--site=pol`` is incomplete; click offers the value alone."""
 
     def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem[str]]:
-        """Return what may follow, in the form of the incomplete word."""
+        """Return the words that may follow, in the form of the incomplete one."""
         try:
             items = super().get_completions(args, incomplete)
         except HpcprofError:  # an unknown command
@@ -49,10 +49,10 @@ class _Bash(_WholeWord, BashComplete):
         at_end = len(words) <= int(os.environ["COMP_CWORD"])
         whole: list[str] = []
         for word in words:
-            joined = whole and (set(word) <= _BREAKS or whole[-1][-1:] in _BREAKS)
+            joined = whole and (set(word) <= _WORD_BREAKS or whole[-1][-1:] in _WORD_BREAKS)
             whole[-1:] = [whole[-1] + word] if joined else [*whole[-1:], word]
         incomplete = "" if at_end else whole.pop()
-        self._kept = max((incomplete.rfind(mark) for mark in _BREAKS), default=-1) + 1
+        self._kept = max((incomplete.rfind(mark) for mark in _WORD_BREAKS), default=-1) + 1
         return whole[1:], incomplete
 
     def format_completion(self, item: CompletionItem[str]) -> str:

@@ -4,11 +4,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from hpcprof.cli.conventions import command_with_examples, echo, typed_command
 from hpcprof.cli.job_options import job_options
-from hpcprof.cli.options import db_option, repeatable, with_default
+from hpcprof.cli.options import db_option, repeatable, typed_options, with_default
 from hpcprof.cli.progress import WaitingLine
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.study.slowdown import Alone, resume_slowdown, run_slowdown
@@ -89,9 +88,8 @@ def folder_to_resume(context: click.Context, resume: str | None, runs_dir: Path)
     """
     if resume is None:
         return None
-    for parameter in context.command.params:
-        is_typed = context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
-        if is_typed and parameter.name not in ("resume", "runs_dir", "db"):
+    for parameter in typed_options(context):
+        if parameter.name not in ("resume", "runs_dir", "db"):
             name = parameter.opts[0] if isinstance(parameter, click.Option) else "the program"
             raise UsageError(f"--resume continues a study as it was planned: leave out {name}.")
     folder = Path(resume)

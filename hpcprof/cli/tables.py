@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hpcprof.report.contents import Contents
     from hpcprof.results.store.analysis_table import AnalysisTable
 
-_GAP = 2
+_COLUMN_GAP = 2
 _MIN_SHORTENED_WIDTH, _MAX_SHORTENED_WIDTH = 12, 200
 """The fewest and the most characters shown of a column that is cut."""
 
@@ -57,15 +57,15 @@ def show_what_fits(columns: Mapping[str, Sequence[str]], order: Sequence[str], s
     wide = out.is_terminal or "COLUMNS" in os.environ
     needed = {name: max(map(len, (name, *values))) for name, values in columns.items()}
     needed[shortened] = min(needed[shortened], _MAX_SHORTENED_WIDTH)
-    whole = sum(needed.values()) + _GAP * len(needed)
-    free_width = out.width + _GAP if wide else whole
+    whole = sum(needed.values()) + _COLUMN_GAP * len(needed)
+    free_width = out.width + _COLUMN_GAP if wide else whole
     least = needed | {shortened: min(needed[shortened], _MIN_SHORTENED_WIDTH)}
     visible_names: set[str] = set()
     for name in order:
-        if not visible_names or least[name] + _GAP <= free_width:
+        if not visible_names or least[name] + _COLUMN_GAP <= free_width:
             visible_names.add(name)
-            free_width -= least[name] + _GAP
-    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0))
+            free_width -= least[name] + _COLUMN_GAP
+    table = Table(box=None, pad_edge=False, padding=(0, _COLUMN_GAP, 0, 0))
     for name in (name for name in columns if name in visible_names):
         cut = name == shortened
         width = least[name] + free_width if cut else None
@@ -97,21 +97,21 @@ def show_values(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     texts = [any(isinstance(value, str) for value in column) for column in by_column]
     out = console()
     needed = [max(map(len, (name, *column))) for name, column in zip(columns, cells, strict=True)]
-    whole = sum(needed) + _GAP * len(needed)
-    if not (out.is_terminal or "COLUMNS" in os.environ) or whole - _GAP <= out.width:
+    whole = sum(needed) + _COLUMN_GAP * len(needed)
+    if not (out.is_terminal or "COLUMNS" in os.environ) or whole - _COLUMN_GAP <= out.width:
         out, room = console(max(whole, 1)), whole
     else:
-        room = out.width + _GAP
+        room = out.width + _COLUMN_GAP
     varied = [len(values) < 2 or len(set(column)) > 1 for column in cells]
     visible_columns = _columns_that_fit(needed, texts, varied, room)
-    free_width = room - sum(needed[at] + _GAP for at in visible_columns if not texts[at])
+    free_width = room - sum(needed[at] + _COLUMN_GAP for at in visible_columns if not texts[at])
     widths = dict(zip(visible_columns, (needed[at] for at in visible_columns), strict=True))
     names = [at for at in visible_columns if texts[at]]
     for place, at in enumerate(sorted(names, key=lambda at: needed[at])):
-        widths[at] = min(needed[at], free_width // (len(names) - place) - _GAP)
-        free_width -= widths[at] + _GAP
+        widths[at] = min(needed[at], free_width // (len(names) - place) - _COLUMN_GAP)
+        free_width -= widths[at] + _COLUMN_GAP
     shortened = []
-    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0))
+    table = Table(box=None, pad_edge=False, padding=(0, _COLUMN_GAP, 0, 0))
     for at in visible_columns:
         wraps = texts[at] and at == len(columns) - 1
         if texts[at] and not wraps and max(map(len, cells[at]), default=0) > widths[at]:
@@ -150,7 +150,7 @@ def _columns_that_fit(
     ]
     best = min((at for at in columns if texts[at]), key=lambda at: not varied[at], default=-1)
     leaving = sorted((at for at in columns if at != best), key=lambda at: (not texts[at], varied[at], -at))
-    while len(columns) > 1 and sum(least[at] + _GAP for at in columns) > room:
+    while len(columns) > 1 and sum(least[at] + _COLUMN_GAP for at in columns) > room:
         columns.remove(leaving.pop(0))
     return columns
 

@@ -34,7 +34,7 @@ from hpcprof.node.hooks.torch_hook.step_windows import Nvtx, Roctx, Unitrace
 from hpcprof.node.step_lines import StepLines
 from hpcprof.workloads.rankenv import RankEnvironment, RankProfiler
 
-_SWITCHES = ("record_shapes", "profile_memory", "with_stack", "with_flops")
+_PROFILER_SWITCHES = ("record_shapes", "profile_memory", "with_stack", "with_flops")
 _RUNNERS: dict[RankProfiler, Nvtx | Roctx | Unitrace] = {
     RankProfiler.NSYS: Nvtx(),
     RankProfiler.NCU: Nvtx(),
@@ -236,7 +236,7 @@ class Capture:
         if _cuda():
             activities.append(torch.profiler.ProfilerActivity.CUDA)
         switches: dict[str, Any] = {
-            key: bool(self._options[key]) for key in _SWITCHES if key in self._options
+            key: bool(self._options[key]) for key in _PROFILER_SWITCHES if key in self._options
         }
         if self._scheduled:
             cycle = {key: int(self._options[key]) for key in ("wait", "warmup", "active", "repeat")}

@@ -12,9 +12,9 @@ from typing import Any, NoReturn
 import torch.distributed as dist
 
 # Set by torchrun in every process that it starts, and by no other launcher.
-_TORCHRUN = "TORCHELASTIC_RUN_ID"
+_TORCHRUN_VARIABLE = "TORCHELASTIC_RUN_ID"
 # Ranks wait for one that a profiler slows down; if one fails, torchrun ends the others.
-_LONGEST_WAIT = timedelta(days=1)
+_MAX_WAIT = timedelta(days=1)
 
 
 def communicator(environ: Mapping[str, str]) -> Any:
@@ -23,7 +23,7 @@ def communicator(environ: Mapping[str, str]) -> Any:
     One rank that was started without a launcher needs no MPI. Raises ImportError if MPI started the ranks,
     and this Python has no mpi4py or no MPI library.
     """
-    if _TORCHRUN not in environ:
+    if _TORCHRUN_VARIABLE not in environ:
         try:
             from mpi4py import MPI
         except (ImportError, RuntimeError) as error:  # the latter if it finds no MPI library
@@ -32,7 +32,7 @@ def communicator(environ: Mapping[str, str]) -> Any:
             return StoreComm(dist.HashStore(), range(1), 0)
         return MPI.COMM_WORLD
     store, rank, size = next(iter(dist.rendezvous("env://")))
-    store.set_timeout(_LONGEST_WAIT)
+    store.set_timeout(_MAX_WAIT)
     return StoreComm(dist.PrefixStore("hpcprof", store), range(size), rank)
 
 

@@ -48,6 +48,6 @@ def choose_gpu(visible: Sequence[Sequence[str]], local_rank: int, host: str) -> 
 
 
 def thread_count(cores: Sequence[frozenset[int]], local_rank: int) -> int:
-    """Return how many threads a rank can run alone; ``cores`` are those of each rank of the node."""
+    """Return the number of threads a rank can run alone; ``cores`` are those of each rank of the node."""
     share = len(frozenset().union(*cores)) // len(cores)
     return max(1, min(share, len(cores[local_rank])))

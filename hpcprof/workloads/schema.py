@@ -217,9 +217,9 @@ def _percentile(ordered: Sequence[int], percent: int) -> int:
     return ordered[index] + ((ordered[index + 1] - ordered[index]) * hundredths + 50) // 100
 
 
-def slowest_rank_ns(everyone: Sequence[Sequence[int]]) -> list[int]:
+def slowest_rank_ns(steps_of_ranks: Sequence[Sequence[int]]) -> list[int]:
     """Return the time of each step on its slowest rank, from the times of all ranks."""
-    return [max(step) for step in zip(*everyone, strict=True)]
+    return [max(step) for step in zip(*steps_of_ranks, strict=True)]
 
 
 def to_json(result: RankResult) -> str:

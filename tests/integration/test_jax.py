@@ -261,6 +261,6 @@ def test_a_wrong_result_of_the_workload_is_an_error(
     for direction in ("forward", "backward", "both"):
         wanted = parse([*small, "--direction", direction])
         assert benchmark.run(wanted) == 0
-    monkeypatch.setattr(benchmark, "_BOUNDS", {"float32": 0.0})
+    monkeypatch.setattr(benchmark, "_ERROR_BOUNDS", {"float32": 0.0})
     assert benchmark.run(wanted) == 1
     assert "is not below 0e+00" in capsys.readouterr().err

@@ -22,12 +22,12 @@ from hpcprof.common.errors import HpcprofError
 from hpcprof.workloads.calls.options import OUTPUT, Parameters
 from hpcprof.workloads.rankenv import RankEnvironment
 
-_LIBRARY = "libcuda.so.1"
-_KERNEL = b".version 6.0\n.target sm_60\n.address_size 64\n.visible .entry empty() { ret; }\n"
-_CALLS, _WARM_UP = 200, 10
+_CUDA_DRIVER = "libcuda.so.1"
+_EMPTY_KERNEL = b".version 6.0\n.target sm_60\n.address_size 64\n.visible .entry empty() { ret; }\n"
+_CALLS_PER_ROUND, _WARM_UP_ROUNDS = 200, 10
 """Calls of a round, and rounds that do not count."""
-_BYTES = 64
-_WITHOUT_TIMES = 2
+_COPIED_BYTES = 64
+_DISABLE_TIMING = 2
 """CU_EVENT_DISABLE_TIMING."""
 
 TimedCall = tuple[str, str, Callable[[], object]]
@@ -36,15 +36,15 @@ Row = tuple[str, str, int]
 """A kind, a name, and the time of the call in ns."""
 
 
-def run(wanted: Parameters | Exception) -> int:
+def run(parameters: Parameters | Exception) -> int:
     """Time the calls and write the table; return the exit status. Without processes the times are printed."""
     try:
-        if isinstance(wanted, Exception):
-            raise wanted
-        if not wanted.processes:
-            csv.writer(sys.stdout).writerows(time_calls(Driver(ctypes.CDLL(_LIBRARY)), wanted.rounds))
+        if isinstance(parameters, Exception):
+            raise parameters
+        if not parameters.processes:
+            csv.writer(sys.stdout).writerows(time_calls(Driver(ctypes.CDLL(_CUDA_DRIVER)), parameters.rounds))
             return 0
-        rows = quickest([_time_in_process() for _ in range(wanted.processes)])
+        rows = quickest([_time_in_process() for _ in range(parameters.processes)])
     except OSError as error:
         sys.stderr.write(f"The workload calls needs an NVIDIA GPU and its driver: {error}.\n")
         return 1
@@ -78,15 +78,15 @@ def time_calls(driver: Driver, rounds: int) -> list[Row]:
     """Return the median time of each call over ``rounds``."""
     calls = [*driver.calls()]
     times: dict[str, list[float]] = {kind: [] for kind, *_ in calls}
-    for number in range(_WARM_UP + rounds):
+    for number in range(_WARM_UP_ROUNDS + rounds):
         for kind, _, call in calls:
             driver.call("cuStreamSynchronize", driver.stream)
             began = time.perf_counter_ns()
-            for _ in range(_CALLS):
+            for _ in range(_CALLS_PER_ROUND):
                 call()
             ended = time.perf_counter_ns()
-            if number >= _WARM_UP:
-                times[kind].append((ended - began) / _CALLS)
+            if number >= _WARM_UP_ROUNDS:
+                times[kind].append((ended - began) / _CALLS_PER_ROUND)
     driver.call("cuCtxSynchronize")
     return [(kind, name, round(median(times[kind]))) for kind, name, _ in calls]
 
@@ -104,11 +104,11 @@ class Driver:
         self.call("cuDevicePrimaryCtxRetain", byref(context), device)
         self.call("cuCtxSetCurrent", context)
         self.call("cuStreamCreate", byref(self.stream), 0)
-        self.call("cuModuleLoadData", byref(module), _KERNEL)
+        self.call("cuModuleLoadData", byref(module), _EMPTY_KERNEL)
         self.call("cuModuleGetFunction", byref(self._kernel), module, b"empty")
-        self.call("cuEventCreate", byref(self._event), _WITHOUT_TIMES)
-        self.call("cuMemAlloc_v2", byref(self._on_gpu), c_size_t(_BYTES))
-        self.call("cuMemHostAlloc", byref(self._on_host), c_size_t(_BYTES), 0)
+        self.call("cuEventCreate", byref(self._event), _DISABLE_TIMING)
+        self.call("cuMemAlloc_v2", byref(self._on_gpu), c_size_t(_COPIED_BYTES))
+        self.call("cuMemHostAlloc", byref(self._on_host), c_size_t(_COPIED_BYTES), 0)
 
     def call(self, function: str, *arguments: object) -> None:
         """Call a function; raises HpcprofError with CUDA's number if it fails."""
@@ -124,7 +124,7 @@ class Driver:
 
         grid = (1, 1, 1, 32, 1, 1)
         yield timed("launch", "cuLaunchKernel", self._kernel, *grid, 0, self.stream, None, None)
-        copied = (self._on_gpu, self._on_host, c_size_t(_BYTES), self.stream)
+        copied = (self._on_gpu, self._on_host, c_size_t(_COPIED_BYTES), self.stream)
         yield timed("copy", "cuMemcpyHtoDAsync_v2", *copied)
         yield timed("wait", "cuStreamSynchronize", self.stream)
         yield timed("record", "cuEventRecord", self._event, self.stream)

@@ -27,9 +27,9 @@ from hpcprof.workloads.timing import MeasuredTimes, Timer, clock_for
 
 # DDP rebuilds its buckets when the second step begins.
 _STEPS_TO_REBUILD = 2
-_CAPTURE_LIMITS, _FEWEST_CAPTURED, _LONGEST_CAPTURE_NS = 20, 3, 10_000_000_000
+_MAX_CAPTURED_STEPS, _MIN_CAPTURED_STEPS, _MAX_CAPTURE_NS = 20, 3, 10_000_000_000
 _MAX_COMPARED_VALUES = 4096
-_AGREE = 1e-6
+_TOLERANCE = 1e-6
 
 StepSpans = tuple[tuple[int, int], ...]
 
@@ -246,7 +246,7 @@ def middle_steps(count: int, first: int, end: int) -> StepSpans:
 
 def captured_by_default(step_ns: int) -> int:
     """Return the default number of steps to capture: 20, or the number in 10 s if less, but at least 3."""
-    return min(_CAPTURE_LIMITS, max(_FEWEST_CAPTURED, _LONGEST_CAPTURE_NS // max(step_ns, 1)))
+    return min(_MAX_CAPTURED_STEPS, max(_MIN_CAPTURED_STEPS, _MAX_CAPTURE_NS // max(step_ns, 1)))
 
 
 def _agreement(trainer: Trainer, world: World) -> Correctness:
@@ -255,7 +255,7 @@ def _agreement(trainer: Trainer, world: World) -> Correctness:
     cpu = flat[:: max(1, len(flat) // _MAX_COMPARED_VALUES)].cpu()
     reference = torch.tensor(world.comm.bcast(cpu.tolist() if world.rank == 0 else None))
     error = float((cpu - reference).norm() / reference.norm())
-    return Correctness(error <= _AGREE, error, _AGREE, len(cpu), "rank 0's parameters")
+    return Correctness(error <= _TOLERANCE, error, _TOLERANCE, len(cpu), "rank 0's parameters")
 
 
 def _find_error(result: RankResult, world: World) -> str | None:
@@ -263,11 +263,11 @@ def _find_error(result: RankResult, world: World) -> str | None:
     training, check = result.training, result.correctness
     assert training is not None
     nan = training.loss.index(None) if None in training.loss else None
-    everyone = world.comm.allgather([nan, check is None or check.passed])
-    for rank, (step, _) in enumerate(everyone):
+    checks_of_ranks = world.comm.allgather([nan, check is None or check.passed])
+    for rank, (step, _) in enumerate(checks_of_ranks):
         if step is not None:
             return f"rank {rank}: the loss is not finite from measured step {step} on."
-    for rank, (_, passed) in enumerate(everyone):
+    for rank, (_, passed) in enumerate(checks_of_ranks):
         if not passed:
             return f"rank {rank}: the parameters differ from those of rank 0 after the last step."
     return None

@@ -67,7 +67,7 @@ class LateSums:
 
 
 @dataclass(frozen=True)
-class Ground:
+class Context:
     """The training of a rank, which faults change; ``sums`` is None if DDP communicates by itself."""
 
     rank: int
@@ -81,10 +81,10 @@ class Ground:
 class Effect:
     """The effect of one injected fault; a method that is not overridden does nothing."""
 
-    def __init__(self, ground: Ground, values: Any) -> None:
-        self.ground = ground
+    def __init__(self, context: Context, values: Any) -> None:
+        self.context = context
         self.values = values
-        self.here = values.get("rank", ground.rank) == ground.rank
+        self.is_on_rank = values.get("rank", context.rank) == context.rank
 
     def switch(self, on: bool) -> None:
         """Start or stop the effect."""
@@ -104,13 +104,13 @@ class _Sleep(Effect):
 
     def in_data(self) -> None:
         self._steps += 1
-        if self.here and self._steps % self.values.get("every", 1) == 0:
+        if self.is_on_rank and self._steps % self.values.get("every", 1) == 0:
             time.sleep(self.values["ms"] / 1000)
 
 
 class _Garbage(Effect):
-    def __init__(self, ground: Ground, values: Any) -> None:
-        super().__init__(ground, values)
+    def __init__(self, context: Context, values: Any) -> None:
+        super().__init__(context, values)
         # Containers: the collector does not look at other objects.
         self._objects: list[list[None]] = [[] for _ in range(values["objects"])]
 
@@ -121,10 +121,10 @@ class _Garbage(Effect):
 class _Synchronize(Effect):
     """Hooks of the layers read the output; the hooks of all steps are the same, so a switch is cheap."""
 
-    def __init__(self, ground: Ground, values: Any) -> None:
-        super().__init__(ground, values)
+    def __init__(self, context: Context, values: Any) -> None:
+        super().__init__(context, values)
         self._on = False
-        for layer in ground.layers:
+        for layer in context.layers:
             layer.register_forward_hook(self._read)
 
     def switch(self, on: bool) -> None:
@@ -138,52 +138,52 @@ class _Synchronize(Effect):
 
 class _Allocate(Effect):
     def in_data(self) -> None:
-        fresh = torch.empty(self.values["mb"] * 1_000_000, dtype=torch.uint8, device=self.ground.device)
+        fresh = torch.empty(self.values["mb"] * 1_000_000, dtype=torch.uint8, device=self.context.device)
         del fresh
         torch.cuda.empty_cache()
 
 
 class _Copy(Effect):
-    def __init__(self, ground: Ground, values: Any) -> None:
-        super().__init__(ground, values)
+    def __init__(self, context: Context, values: Any) -> None:
+        super().__init__(context, values)
         self._pageable = torch.zeros(values["mb"] * 1_000_000, dtype=torch.uint8)
 
     def in_data(self) -> None:
-        self._pageable.to(self.ground.device)
+        self._pageable.to(self.context.device)
 
 
 class _SingleUpdates(Effect):
-    def __init__(self, ground: Ground, values: Any) -> None:
-        super().__init__(ground, values)
-        self._usual = [group.get("foreach") for group in ground.optimizer.param_groups]
+    def __init__(self, context: Context, values: Any) -> None:
+        super().__init__(context, values)
+        self._usual = [group.get("foreach") for group in context.optimizer.param_groups]
 
     def switch(self, on: bool) -> None:
-        for group, usual in zip(self.ground.optimizer.param_groups, self._usual, strict=True):
+        for group, usual in zip(self.context.optimizer.param_groups, self._usual, strict=True):
             group["foreach"] = False if on else usual
 
 
 class _Multiply(Effect):
-    def __init__(self, ground: Ground, values: Any) -> None:
-        super().__init__(ground, values)
-        if self.here:
+    def __init__(self, context: Context, values: Any) -> None:
+        super().__init__(context, values)
+        if self.is_on_rank:
             shape = (values["size"], values["size"])
-            self._factor = torch.randn(shape, dtype=torch.bfloat16, device=ground.device)
+            self._factor = torch.randn(shape, dtype=torch.bfloat16, device=context.device)
             self._product = torch.empty_like(self._factor)
 
     def in_forward(self) -> None:
-        for _ in range(self.values["matmuls"] if self.here else 0):
+        for _ in range(self.values["matmuls"] if self.is_on_rank else 0):
             torch.mm(self._factor, self._factor, out=self._product)
 
 
 class _Expose(Effect):
     def switch(self, on: bool) -> None:
-        assert self.ground.sums is not None  # the options are checked
-        self.ground.sums.late = on
+        assert self.context.sums is not None  # the options are checked
+        self.context.sums.late = on
 
 
 class _SlowMath(Effect):
     def switch(self, on: bool) -> None:
-        self.ground.arithmetic.slow(on)
+        self.context.arithmetic.slow(on)
 
 
 EFFECTS: dict[str, type[Effect]] = {
@@ -206,8 +206,8 @@ EFFECTS: dict[str, type[Effect]] = {
 class FaultInjection:
     """The faults of a training: in all steps or, with ``blocks``, one by epoch in its outer quarters."""
 
-    def __init__(self, faults: Sequence[InjectedFault], ground: Ground, blocks: bool) -> None:
-        self._effects = [EFFECTS[fault.fault.name](ground, fault.values) for fault in faults]
+    def __init__(self, faults: Sequence[InjectedFault], context: Context, blocks: bool) -> None:
+        self._effects = [EFFECTS[fault.fault.name](context, fault.values) for fault in faults]
         self._blocks = blocks
         self._acting: list[Effect] = []
 

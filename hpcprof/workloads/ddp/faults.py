@@ -13,7 +13,7 @@ BLOCKS = 4
 """The blocks of a measured epoch under ``--fault-blocks``: with the fault, twice without it, and with it."""
 
 
-_MINIMUM = {"rank": 0, "every": 2}
+_MINIMA = {"rank": 0, "every": 2}
 """Least values of keys where that is not 1."""
 
 
@@ -50,7 +50,7 @@ FAULTS: dict[str, Fault] = {
     )
 }
 
-_HELP = {
+_VALUE_HELP = {
     "none": "nothing, to see what is found in the training as it is",
     "host_work": "sleep for MS milliseconds in the data phase, as a slow loader does",
     "gc": "collect garbage among OBJECTS Python objects in the data phase",
@@ -103,7 +103,7 @@ def parse_fault(text: str) -> InjectedFault:
         key, _, value = part.partition("=")
         if key not in fault.keys:
             raise unknown("key", key, fault.keys, f" of fault {name}")
-        least = _MINIMUM.get(key, 1)
+        least = _MINIMA.get(key, 1)
         if not (value.isascii() and value.isdecimal()) or int(value) < least:
             raise UsageError(
                 f"fault {name}: {key} is {value!r}, but must be a whole number from {least}, such as "
@@ -139,6 +139,6 @@ def block_of(step: int, steps: int) -> int:
 def describe_faults() -> str:
     """Return one line for each fault: its name with the defaults of its keys, and what it does."""
     return "\n".join(
-        f"{parse_fault(name).text}: {_HELP[name]}{' (also on a CPU)' * fault.on_cpu}"
+        f"{parse_fault(name).text}: {_VALUE_HELP[name]}{' (also on a CPU)' * fault.on_cpu}"
         for name, fault in FAULTS.items()
     )

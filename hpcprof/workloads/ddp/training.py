@@ -11,7 +11,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import debugging_hooks, default
 from torch.nn.parallel import DistributedDataParallel
 
 from hpcprof.common.errors import HpcprofError, UsageError
-from hpcprof.workloads.ddp.fault_injection import Arithmetic, FaultInjection, Ground, LateSums, layers_of
+from hpcprof.workloads.ddp.fault_injection import Arithmetic, Context, FaultInjection, LateSums, layers_of
 from hpcprof.workloads.ddp.faults import parse_faults
 from hpcprof.workloads.ddp.options import TrainingParameters
 from hpcprof.workloads.ddp.program import Program, configured_ddp, ddp_replaced_by
@@ -19,13 +19,13 @@ from hpcprof.workloads.timing import Timer
 
 PHASES = ("data", "forward", "backward", "optimizer")
 
-_HOOKS = {
+_COMM_HOOKS = {
     "allreduce": default_hooks.allreduce_hook,
     "bf16": default_hooks.bf16_compress_hook,
     "noop": debugging_hooks.noop_hook,
 }
 
-_END = object()
+_END_OF_DATA = object()
 
 Around = Callable[[], contextlib.AbstractContextManager[None]]
 
@@ -49,12 +49,14 @@ class Trainer:
                 model = ddp(model, device_ids=ids, bucket_cap_mb=parameters.bucket_cap_mb)
         sums = None
         if parameters.comm_hook != "builtin":
-            sums = LateSums(_HOOKS[parameters.comm_hook])
+            sums = LateSums(_COMM_HOOKS[parameters.comm_hook])
             model.register_comm_hook(sums, _sum)
         self.optimizer = optimizer = program.get_optimizer(model.parameters())
         self.arithmetic = Arithmetic(parameters.precision, device)
-        ground = Ground(dist.get_rank(), device, layers_of(model.module), optimizer, self.arithmetic, sums)
-        self.fault_injection = FaultInjection(parse_faults(parameters.fault), ground, parameters.fault_blocks)
+        context = Context(dist.get_rank(), device, layers_of(model.module), optimizer, self.arithmetic, sums)
+        self.fault_injection = FaultInjection(
+            parse_faults(parameters.fault), context, parameters.fault_blocks
+        )
         self.ddp: Any = model
         self.model: Any = torch.compile(model) if parameters.compile else model
 
@@ -63,8 +65,8 @@ class Trainer:
         errors_in = self.program.errors_in
         with timer.phase("data"):
             with errors_in(f"{where}: the loader raised"):
-                inputs = next(source, _END)
-            if inputs is _END:
+                inputs = next(source, _END_OF_DATA)
+            if inputs is _END_OF_DATA:
                 raise HpcprofError(f"{where}: the loader yields fewer batches than its length promises.")
             self.fault_injection.in_data()
         with self.ddp.no_sync() if self._no_sync else contextlib.nullcontext():

@@ -25,34 +25,34 @@ from hpcprof.workloads.network.options import OUTPUT, Parameters
 from hpcprof.workloads.rankenv import RankEnvironment
 
 _WARM_UP = 2
-_FEWEST, _MAX_REPEATS = 3, 1000
+_MIN_REPEATS, _MAX_REPEATS = 3, 1000
 _MAX_OPERATION_S = 2.0
 """Duration of one operation beyond which larger buffers are left out."""
 OPERATIONS = ("AllReduce", "AllGather", "ReduceScatter", "AlltoAll", "Send")
 Operation = Callable[[], object]
 
 
-def run(wanted: Parameters | UsageError) -> int:
+def run(parameters: Parameters | UsageError) -> int:
     """Measure on this rank, and write the table on rank 0; return the exit status."""
-    return run_or_abort(MPI.COMM_WORLD, lambda: _run(wanted, MPI.COMM_WORLD))
+    return run_or_abort(MPI.COMM_WORLD, lambda: _run(parameters, MPI.COMM_WORLD))
 
 
-def _run(wanted: Parameters | UsageError, comm: Any) -> int:
-    if isinstance(wanted, UsageError):
-        raise wanted
+def _run(parameters: Parameters | UsageError, comm: Any) -> int:
+    if isinstance(parameters, UsageError):
+        raise parameters
     environment = RankEnvironment.from_environment(os.environ)
     if environment.world_size not in (None, comm.size):
         raise UsageError(f"MPI reports {comm.size} ranks, but the job has {environment.world_size}.")
-    wanted.validate(comm.size)
+    parameters.validate(comm.size)
     hosts = comm.allgather(socket.gethostname())
-    library = _library(comm, wanted.library)
+    library = _library(comm, parameters.library)
     rows: list[tuple[object, ...]] = []
     for ranks in _group_sizes(comm.size, hosts):
         nodes = len(set(hosts[:ranks]))
         group = library.group(ranks)
         comm.Barrier()
         if comm.rank < ranks:
-            for op, size, seconds in _times(group, wanted):
+            for op, size, seconds in _times(group, parameters):
                 rate, share = size / seconds / 1e9, (ranks - 1) / ranks
                 sent = {"AllReduce": 2 * share, "Send": 1.0}.get(op, share)
                 rows.append((op, size, ranks, nodes, 1e6 * seconds, rate, rate * sent))
@@ -74,13 +74,13 @@ def _group_sizes(size: int, hosts: list[str]) -> list[int]:
     return sorted(count for count in {*powers, hosts.count(hosts[0]), size} if count > 1)
 
 
-def _times(group: _Mpi, wanted: Parameters) -> Iterator[tuple[str, int, float]]:
+def _times(group: _Mpi, parameters: Parameters) -> Iterator[tuple[str, int, float]]:
     """Yield each operation with the bytes of its buffer and its time in seconds."""
     for op in OPERATIONS:
         size = 8
-        while size <= wanted.max_bytes:
+        while size <= parameters.max_bytes:
             whole = max(size // (4 * group.size), 1) * 4 * group.size
-            seconds = _time(group, group.operation(op, whole), wanted.budget_ms / 1000)
+            seconds = _time(group, group.operation(op, whole), parameters.budget_ms / 1000)
             yield op, whole, seconds / (2 if op == "Send" else 1)
             if seconds > _MAX_OPERATION_S:
                 break
@@ -99,7 +99,7 @@ def _time(group: _Mpi, operation: Operation, budget: float) -> float:
 
     mean(_WARM_UP)
     typical = mean(1)
-    return mean(int(np.clip(budget / max(typical, 1e-9), _FEWEST, _MAX_REPEATS)))
+    return mean(int(np.clip(budget / max(typical, 1e-9), _MIN_REPEATS, _MAX_REPEATS)))
 
 
 class _Mpi:

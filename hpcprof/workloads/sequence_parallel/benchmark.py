@@ -116,8 +116,8 @@ def _measure_point(
     for mode in modes:
         mode.close()
     result = _result(parameters, environment, world, measured, checks, notes)
-    everyone = {mode: world.comm.allgather(check) for mode, (check, _) in checks.items()}
-    return dataclasses.replace(result, point=name), everyone
+    checks_of_ranks = {mode: world.comm.allgather(check) for mode, (check, _) in checks.items()}
+    return dataclasses.replace(result, point=name), checks_of_ranks
 
 
 def _make(
@@ -188,9 +188,9 @@ def _result(
     notes: list[str],
 ) -> RankResult:
     device = world.device_name
-    everyone = {name: world.comm.allgather(times.step_ns) for name, times in measured.times.items()}
+    checks_of_ranks = {name: world.comm.allgather(times.step_ns) for name, times in measured.times.items()}
     # A step ends when its last rank finishes.
-    latencies = {name: slowest_rank_ns(ranks) for name, ranks in everyone.items()}
+    latencies = {name: slowest_rank_ns(ranks) for name, ranks in checks_of_ranks.items()}
     marked = _of_slowest(world, measured.marked_ns)
     parts = _parts(world, measured)
     alone = efficiency.alone_bound_ns(parts) if parts and len(measured.times) > 1 else None
@@ -199,7 +199,7 @@ def _result(
     for name, times in measured.times.items():
         check, peak = checks[name]
         figures = efficiency.mode_figures(
-            everyone[name],
+            checks_of_ranks[name],
             parameters,
             device=device,
             backend=world.backend,

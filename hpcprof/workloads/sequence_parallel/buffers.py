@@ -25,7 +25,7 @@ _ON_CPU = Rotation(inputs=4, weights=1)
 
 # All bits but the sign: e4m3fn has no other NaN than this and its negative.
 _FLOAT8_NAN = 0x7F
-_TILE = 32
+_FP8_TILE = 32
 _CHECKED_ROWS = 1024
 
 Multiply = Callable[[torch.Tensor, torch.Tensor], object]
@@ -251,7 +251,7 @@ def check_device(parameters: PointParameters, size: int, device: torch.device) -
 
 
 def _check_float8(device: torch.device) -> None:
-    ones = torch.ones(_TILE, _TILE, device=device).to(torch.float8_e4m3fn)
+    ones = torch.ones(_FP8_TILE, _FP8_TILE, device=device).to(torch.float8_e4m3fn)
     scale = torch.ones((), device=device)
     try:
         torch._scaled_mm(ones, ones.t(), scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16)
@@ -261,7 +261,7 @@ def _check_float8(device: torch.device) -> None:
 
 
 def rotation_on(parameters: PointParameters, size: int, device: torch.device) -> Rotation:
-    """Return how many copies rotate on a device; with CUDA, this depends on the size of the L2 cache."""
+    """Return the number of copies that rotate on a device; with CUDA, the size of the L2 cache decides."""
     if device.type != "cuda":
         return _ON_CPU
     return rotation(parameters, size, torch.cuda.get_device_properties(device).L2_cache_size)

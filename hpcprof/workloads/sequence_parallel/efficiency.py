@@ -19,11 +19,11 @@ DIRECTIONS = {"forward": cost_model.FORWARD_PHASES, "backward": cost_model.BACKW
 """The phases of each direction."""
 
 # A smaller share may be due to launches and marks: the extra marks of the serial mode cost up to 4 %.
-_VISIBLE_PCT = 10
+_MIN_HIDDEN_PCT = 10
 # If perfect overlap would save less than this part of a serial step, the result would be noise.
 _RELEVANT_SHARE = 0.05
 # Half width of the 95 % interval of a median, in positions over the square root of the number of values.
-_HALF_WIDTH = 0.98
+_MEDIAN_INTERVAL_FACTOR = 0.98
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ def hidden_interval(
 def median_interval(values: Sequence[float]) -> tuple[float, float]:
     """Return the 95 % confidence interval of the median: two of the values, so it assumes no distribution."""
     ordered = sorted(values)
-    outside = max(0, math.floor(len(ordered) / 2 - _HALF_WIDTH * math.sqrt(len(ordered))) - 1)
+    outside = max(0, math.floor(len(ordered) / 2 - _MEDIAN_INTERVAL_FACTOR * math.sqrt(len(ordered))) - 1)
     return ordered[outside], ordered[-1 - outside]
 
 
@@ -136,7 +136,7 @@ def overlapped(
     """
     if interval is None or ranks == 1 or device == "cpu" or serial - bound < _RELEVANT_SHARE * serial:
         return None
-    return interval[0] > _VISIBLE_PCT
+    return interval[0] > _MIN_HIDDEN_PCT
 
 
 def no_overlap(mode: str, stats: Figures) -> str | None:

@@ -21,12 +21,13 @@ from hpcprof.workloads.timing import MeasuredTimes, Timer, UntimedPhases, clock_
 ModeSteps = Mapping[str, Step | GraphedStep]
 Probes = Mapping[str, Matmuls | Links]
 
-# The warm-up ends when the medians of two windows differ by less than 1 %, or after 5 times --warmup.
 _STABLE = 0.01
-_MOST_WARM_UPS = 5
+"""Maximum difference of the medians of two windows that ends the warm-up."""
+_MAX_WARM_UP_FACTOR = 5
+"""Maximum warm-up steps, as a multiple of ``--warmup``."""
 # The cost of marks is measured on pairs of blocks of steps; a GPU at its power cap needs many.
-_PAIRS, _PAIRS_ON_GPU = 24, 96
-_BLOCK, _BLOCK_NS = 4, 5_000_000
+_BLOCK_PAIRS, _BLOCK_PAIRS_ON_GPU = 24, 96
+_MIN_BLOCK_STEPS, _MIN_BLOCK_NS = 4, 5_000_000
 
 
 @dataclass(frozen=True)
@@ -96,12 +97,12 @@ class Measurement:
         return Measured(times, marked, self._index, warmed, stable, before, after, marks, probe_times)
 
     def _cost_of_marks(self, step: Step | GraphedStep, step_ns: int) -> float:
-        """Return how much longer steps take with marks, in percent: the median over alternating blocks."""
+        """Return the time that marks add to steps, in percent: the median over alternating blocks."""
         clock = clock_for(self._world.device)
         timer = Timer(clock, step.phases)
         blocks: dict[bool, list[tuple[Any, Any]]] = {True: [], False: []}
-        steps = self._world.comm.bcast(max(1, min(_BLOCK, _BLOCK_NS // max(step_ns, 1))))
-        for block in range(2 * (_PAIRS if clock.follows_host else _PAIRS_ON_GPU)):
+        steps = self._world.comm.bcast(max(1, min(_MIN_BLOCK_STEPS, _MIN_BLOCK_NS // max(step_ns, 1))))
+        for block in range(2 * (_BLOCK_PAIRS if clock.follows_host else _BLOCK_PAIRS_ON_GPU)):
             # With, without, without, with: a drift of the clocks affects both.
             marked = block % 4 in (0, 3)
             start = clock.mark()
@@ -152,7 +153,7 @@ class Measurement:
             return None, None
         window = (self._parameters.warmup + 1) // 2
         previous: list[float] | None = None
-        for _ in range(2 * _MOST_WARM_UPS):
+        for _ in range(2 * _MAX_WARM_UP_FACTOR):
             timers = self._timers()
             for _ in range(window):
                 self._round(timers)
@@ -169,7 +170,7 @@ class Measurement:
 
 
 # Bits of nvmlClocksEventReasons, without "idle" and "applications clocks setting": they are not throttling.
-_REASONS = {
+_THROTTLE_REASONS = {
     0x4: "power cap",
     0x8: "hardware slowdown",
     0x10: "sync boost",
@@ -211,7 +212,7 @@ class GpuMonitor:
                 memory_mhz=nvml.nvmlDeviceGetClockInfo(self._handle, nvml.NVML_CLOCK_MEM),
                 power_w=nvml.nvmlDeviceGetPowerUsage(self._handle) / 1000,
                 temperature_c=nvml.nvmlDeviceGetTemperature(self._handle, nvml.NVML_TEMPERATURE_GPU),
-                throttled_by=[name for bit, name in _REASONS.items() if mask & bit],
+                throttled_by=[name for bit, name in _THROTTLE_REASONS.items() if mask & bit],
             )
         except nvml.NVMLError:
             return None

@@ -27,11 +27,11 @@ from hpcprof.workloads.rankenv import RankEnvironment
 from hpcprof.workloads.schema import Correctness, RankResult, slowest_rank_ns, summarize
 from hpcprof.workloads.sequence_parallel_jax.options import Parameters
 
-_AXIS = "ranks"
+_MESH_AXIS = "ranks"
 _SAMPLED_ROWS = 64
 _SECOND_NS = 1_000_000_000
 # Bounds of the relative norm, as those of ``sequence-parallel``.
-_BOUNDS = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 1e-2}
+_ERROR_BOUNDS = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 1e-2}
 _REFERENCE = "float64 matmuls of sampled rows on each rank, with the weights of all ranks"
 
 
@@ -73,8 +73,8 @@ class _Block:
 
     def __init__(self, parameters: Parameters) -> None:
         self._parameters = parameters
-        self._mesh = jax.make_mesh((jax.device_count(),), (_AXIS,))
-        rows, columns = Partition(_AXIS, None), Partition(None, _AXIS)
+        self._mesh = jax.make_mesh((jax.device_count(),), (_MESH_AXIS,))
+        rows, columns = Partition(_MESH_AXIS, None), Partition(None, _MESH_AXIS)
         *self._inputs, self._gradient = map(self._array, range(4), (rows, columns, rows, rows))
         mapped = jax.shard_map(
             _block, mesh=self._mesh, in_specs=(rows, columns, rows), out_specs=rows, check_vma=False
@@ -128,7 +128,7 @@ class _Block:
             expected = reference((shard.index[axis].start or 0) + places)
             difference = np.take(np.asarray(shard.data), places, axis).astype(np.float64) - expected
             errors.append(float(np.linalg.norm(difference) / np.linalg.norm(expected)))
-        bound = _BOUNDS[self._parameters.dtype]
+        bound = _ERROR_BOUNDS[self._parameters.dtype]
         return Correctness(max(errors) < bound, max(errors), bound, len(places), _REFERENCE)
 
 
@@ -138,12 +138,12 @@ def _with_gradients(block: Any, gradient: Any, inputs: Sequence[Any]) -> tuple[A
 
 
 def _block(source: Any, weight_1: Any, weight_2: Any) -> Any:
-    gathered = jax.lax.all_gather(source, _AXIS, tiled=True)
+    gathered = jax.lax.all_gather(source, _MESH_AXIS, tiled=True)
     # The sums of all products are as precise as those of the other workloads.
     precision = jax.lax.Precision.HIGHEST
     inner = jax.numpy.matmul(gathered, weight_1, precision=precision)
     partial = jax.numpy.matmul(inner, weight_2, precision=precision)
-    return jax.lax.psum_scatter(partial, _AXIS, tiled=True)
+    return jax.lax.psum_scatter(partial, _MESH_AXIS, tiled=True)
 
 
 def _measure(parameters: Parameters, environment: RankEnvironment, rank: int, size: int) -> RankResult:

@@ -51,7 +51,7 @@ def test_a_driver_without_a_gpu_is_named_with_its_error() -> None:
 def test_a_node_without_the_driver_has_one_sentence(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(benchmark, "_LIBRARY", "libnowhere.so")
+    monkeypatch.setattr(benchmark, "_CUDA_DRIVER", "libnowhere.so")
     assert benchmark.run(parse(["--processes", "0"])) == 1
     assert capsys.readouterr().err.startswith(
         "The workload calls needs an NVIDIA GPU and its driver: libnowhere.so"

@@ -8,7 +8,7 @@ from hpcprof.workloads.ddp.models.transformer import library, tokens
 from hpcprof.workloads.ddp.options import TrainingParameters
 
 _VOCABULARY = 30522
-_MASK = 103
+_MASK_TOKEN = 103
 _MASKED_SHARE = 0.15
 _IGNORED_LABEL = -100
 
@@ -23,7 +23,7 @@ def batch(parameters: TrainingParameters, device: Any) -> Any:
     text = tokens(parameters, "cpu", _VOCABULARY)
     masked = torch.rand(text.shape) < _MASKED_SHARE
     masked[:, 0] = True
-    masked_tokens, labels = text.masked_fill(masked, _MASK), text.masked_fill(~masked, _IGNORED_LABEL)
+    masked_tokens, labels = text.masked_fill(masked, _MASK_TOKEN), text.masked_fill(~masked, _IGNORED_LABEL)
     return [{"tokens": masked_tokens.to(device), "labels": labels.to(device)}]
 
 

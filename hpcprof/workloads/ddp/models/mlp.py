@@ -7,19 +7,19 @@ from torch import nn
 
 from hpcprof.workloads.ddp.options import TrainingParameters
 
-_WIDTH = 256
+_HIDDEN_WIDTH = 256
 _CLASSES = 10
 
 
 def build() -> Any:
     """Return the model, with 256 inputs, three hidden layers of 256 and 10 classes."""
-    layers = [layer for _ in range(3) for layer in (nn.Linear(_WIDTH, _WIDTH), nn.ReLU())]
-    return nn.Sequential(*layers, nn.Linear(_WIDTH, _CLASSES))
+    layers = [layer for _ in range(3) for layer in (nn.Linear(_HIDDEN_WIDTH, _HIDDEN_WIDTH), nn.ReLU())]
+    return nn.Sequential(*layers, nn.Linear(_HIDDEN_WIDTH, _CLASSES))
 
 
 def batch(parameters: TrainingParameters, device: Any) -> Any:
     """Return samples and their classes."""
-    samples = torch.randn(parameters.batch_size, _WIDTH).to(device)
+    samples = torch.randn(parameters.batch_size, _HIDDEN_WIDTH).to(device)
     return [{"samples": samples, "classes": torch.randint(0, _CLASSES, (len(samples),)).to(device)}]
 
 

@@ -9,10 +9,10 @@ from hpcprof.workloads.ddp.models.mlp import loss as loss
 from hpcprof.workloads.ddp.options import TrainingParameters
 
 _CLASSES = 1000
-_PIXELS = 224
+_IMAGE_PIXELS = 224
 _EXPANSION = 4
 # The number of blocks and of inner channels in the four stages.
-_STAGES = ((3, 64), (4, 128), (6, 256), (3, 512))
+_BLOCKS_AND_WIDTHS = ((3, 64), (4, 128), (6, 256), (3, 512))
 
 
 class _Bottleneck(nn.Module):
@@ -47,7 +47,7 @@ def build() -> Any:
     """Return the model, 25,557,032 parameters."""
     blocks: list[Any] = []
     channels = 64
-    for stage, (count, inner) in enumerate(_STAGES):
+    for stage, (count, inner) in enumerate(_BLOCKS_AND_WIDTHS):
         for block in range(count):
             blocks.append(_Bottleneck(channels, inner, 2 if stage and not block else 1))
             channels = inner * _EXPANSION
@@ -64,7 +64,7 @@ def build() -> Any:
 
 def batch(parameters: TrainingParameters, device: Any) -> Any:
     """Return random images and their classes."""
-    samples = torch.randn(parameters.batch_size, 3, _PIXELS, _PIXELS).to(device)
+    samples = torch.randn(parameters.batch_size, 3, _IMAGE_PIXELS, _IMAGE_PIXELS).to(device)
     return [{"samples": samples, "classes": torch.randint(0, _CLASSES, (len(samples),)).to(device)}]
 
 

@@ -19,7 +19,7 @@ from hpcprof.workloads.sequence_parallel.parameters import PointParameters
 from hpcprof.workloads.timing import PhaseTimer
 
 # cuBLASMp 0.8 and later call functions that NCCL has since this version.
-_NCCL = (2, 29, 2)
+_MIN_NCCL = (2, 29, 2)
 # cudaDataType_t and cublasComputeType_t, from library_types.h and cublas_api.h.
 _CUDA_TYPES = {torch.float32: 0, torch.float16: 2, torch.bfloat16: 14}
 _COMPUTE_32F, _COMPUTE_32F_FAST_TF32 = 68, 77
@@ -224,8 +224,8 @@ def _load() -> tuple[Any, str | None]:
     except ImportError:
         return None, f"it needs {packages}"
     current = nccl_version()
-    if current < _NCCL:
-        loaded, needed = (".".join(map(str, version)) for version in (current, _NCCL))
+    if current < _MIN_NCCL:
+        loaded, needed = (".".join(map(str, version)) for version in (current, _MIN_NCCL))
         return None, f"cuBLASMp needs NCCL {needed} or newer, but PyTorch loaded {loaded}"
     try:
         _version(library)

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, replace
 
 # The rows of a matmul tile, and the largest number of places where rows are divided.
-_TILE, _CUTS = 128, 32
+_TILE_ROWS, _MAX_GROUPS = 128, 32
 
 RowGroups = tuple[int, ...]
 """The numbers of rows that are multiplied at once: ``(a, b)`` is the first a rows, then b rows."""
@@ -68,7 +68,7 @@ def peer_groups(peers: int, rows: int) -> list[RowGroups]:
 
 def tile_cuts(rows: int) -> list[int]:
     """Return the places between tiles where ``rows`` rows are divided, at most 32."""
-    step = _TILE * math.ceil(rows / (_TILE * _CUTS))
+    step = _TILE_ROWS * math.ceil(rows / (_TILE_ROWS * _MAX_GROUPS))
     return list(range(step, rows, step))
 
 

@@ -4,13 +4,13 @@
 import triton
 import triton.language as tl
 
-_BLOCK = 1024
+_BLOCK_ELEMENTS = 1024
 
 
 def add_parts(parts, output):
     """Sum ``parts`` [N, R/N, h] over the first dimension, in float32, into ``output`` [R/N, h]."""
     count = output.numel()
-    _add[(triton.cdiv(count, _BLOCK),)](parts, output, count, len(parts), _BLOCK)
+    _add[(triton.cdiv(count, _BLOCK_ELEMENTS),)](parts, output, count, len(parts), _BLOCK_ELEMENTS)
 
 
 @triton.jit

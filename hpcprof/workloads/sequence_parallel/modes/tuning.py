@@ -13,10 +13,10 @@ from hpcprof.workloads.timing import clock_for
 # Every variant runs a few times, the fastest third more often, and the fastest of these more often still.
 # The first trials of each do not count.
 _TRIALS = (3, 8, 24)
-_WARM = (1, 2, 4)
-_KEPT_VARIANTS = 3
+_WARM_UP_TRIALS = (1, 2, 4)
+_REDUCTION = 3
 # At the power cap, medians of trials that differ by less are in another order the next time.
-_NOISE = 0.01
+_NOISE_SHARE = 0.01
 
 Variant = TypeVar("Variant")
 
@@ -29,20 +29,20 @@ def fastest(world: World, run: Callable[[int, Variant], object], variants: Seque
     """
     candidates = list(variants)
     times = [0.0] * len(candidates)
-    for trials, warm in zip(_TRIALS, _WARM, strict=True):
+    for trials, warm_up in zip(_TRIALS, _WARM_UP_TRIALS, strict=True):
         if len(candidates) > 1:
-            times = _slowest_medians(world, run, candidates, trials, warm)
+            times = _slowest_medians(world, run, candidates, trials, warm_up)
             allowed = max(
-                sorted(times)[math.ceil(len(candidates) / _KEPT_VARIANTS) - 1], (1 + _NOISE) * min(times)
+                sorted(times)[math.ceil(len(candidates) / _REDUCTION) - 1], (1 + _NOISE_SHARE) * min(times)
             )
             close = [which for which, time in enumerate(times) if time <= allowed]
             candidates, times = [candidates[which] for which in close], [times[which] for which in close]
-    limit = (1 + _NOISE) * min(times)
+    limit = (1 + _NOISE_SHARE) * min(times)
     return next(candidate for candidate, time in zip(candidates, times, strict=True) if time <= limit)
 
 
 def _slowest_medians(
-    world: World, run: Callable[[int, Variant], object], variants: list[Variant], trials: int, warm: int
+    world: World, run: Callable[[int, Variant], object], variants: list[Variant], trials: int, warm_up: int
 ) -> list[float]:
     """Return the median time of each variant on its slowest rank."""
     clock = clock_for(world.device)
@@ -55,5 +55,5 @@ def _slowest_medians(
         run(sum(map(len, times)), variants[which])
         times[which].append((start, clock.mark()))
     synchronize()
-    medians = [statistics.median(clock.elapsed_ns(a, b) for a, b in marks[warm:]) for marks in times]
+    medians = [statistics.median(clock.elapsed_ns(a, b) for a, b in marks[warm_up:]) for marks in times]
     return [max(ranks) for ranks in zip(*world.comm.allgather(medians), strict=True)]

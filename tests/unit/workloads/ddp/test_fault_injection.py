@@ -11,7 +11,13 @@ import pytest
 import torch
 
 from hpcprof.workloads.ddp import fault_injection
-from hpcprof.workloads.ddp.fault_injection import Arithmetic, FaultInjection, Ground, LateSums, layers_of
+from hpcprof.workloads.ddp.fault_injection import (
+    Arithmetic,
+    Context,
+    FaultInjection,
+    LateSums,
+    layers_of,
+)
 from hpcprof.workloads.ddp.faults import FAULTS, parse_faults
 
 CPU = torch.device("cpu")
@@ -36,10 +42,10 @@ class Bucket:
         return self._last
 
 
-def ground(rank: int = 0, precision: str = "fp32", sums: LateSums | None = None) -> Ground:
+def context(rank: int = 0, precision: str = "fp32", sums: LateSums | None = None) -> Context:
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
     optimizer = torch.optim.AdamW(model.parameters())
-    return Ground(rank, CPU, layers_of(model), optimizer, Arithmetic(precision, CPU), sums)
+    return Context(rank, CPU, layers_of(model), optimizer, Arithmetic(precision, CPU), sums)
 
 
 def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
@@ -64,7 +70,7 @@ def test_a_sleep_is_in_every_step_of_its_rank(monkeypatch: pytest.MonkeyPatch) -
     times = slept(monkeypatch)
     for rank in (0, 1):
         faults = FaultInjection(
-            parse_faults("host_work:ms=7 late_rank_host:ms=9,rank=1"), ground(rank), False
+            parse_faults("host_work:ms=7 late_rank_host:ms=9,rank=1"), context(rank), False
         )
         for step in range(2):
             faults.begin_step(-1, step, 2)
@@ -74,7 +80,7 @@ def test_a_sleep_is_in_every_step_of_its_rank(monkeypatch: pytest.MonkeyPatch) -
 
 def test_spikes_come_every_so_many_steps_of_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
     times = slept(monkeypatch)
-    faults = FaultInjection(parse_faults("step_spikes:ms=6,every=2"), ground(), True)
+    faults = FaultInjection(parse_faults("step_spikes:ms=6,every=2"), context(), True)
     spiked = []
     for step in range(20):
         faults.begin_step(0, step, 20)
@@ -87,7 +93,7 @@ def test_spikes_come_every_so_many_steps_of_a_block(monkeypatch: pytest.MonkeyPa
 
 def test_blocks_take_turns_by_epoch_and_leave_the_warm_up_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     times = slept(monkeypatch)
-    faults = FaultInjection(parse_faults("host_work:ms=1 host_work:ms=2"), ground(), True)
+    faults = FaultInjection(parse_faults("host_work:ms=1 host_work:ms=2"), context(), True)
     for epoch in range(-1, 3):
         for step in range(8):
             faults.begin_step(epoch, step, 8)
@@ -96,7 +102,7 @@ def test_blocks_take_turns_by_epoch_and_leave_the_warm_up_alone(monkeypatch: pyt
 
 
 def test_garbage_is_collected_among_many_objects(monkeypatch: pytest.MonkeyPatch) -> None:
-    place = ground()
+    place = context()
     gc.collect()
     before = len(gc.get_objects())
     faults = FaultInjection(parse_faults("gc:objects=50000"), place, False)
@@ -111,7 +117,7 @@ def test_garbage_is_collected_among_many_objects(monkeypatch: pytest.MonkeyPatch
 def test_each_layer_is_read_while_the_fault_acts(monkeypatch: pytest.MonkeyPatch) -> None:
     reads: list[torch.Tensor] = []
     monkeypatch.setattr(torch.Tensor, "item", lambda tensor: reads.append(tensor))
-    place = ground()
+    place = context()
     faults = FaultInjection(parse_faults("host_sync"), place, True)
     counts = []
     for step in range(4):
@@ -123,7 +129,7 @@ def test_each_layer_is_read_while_the_fault_acts(monkeypatch: pytest.MonkeyPatch
 
 
 def test_parameters_are_updated_one_by_one_while_the_fault_acts() -> None:
-    place = ground()
+    place = context()
     faults = FaultInjection(parse_faults("small_kernels"), place, True)
     found = []
     for step in range(4):
@@ -136,14 +142,14 @@ def test_matrices_are_multiplied_on_one_rank_only(monkeypatch: pytest.MonkeyPatc
     made: list[None] = []
     monkeypatch.setattr(torch, "mm", lambda *_, out: made.append(None))
     for rank in (0, 1):
-        faults = FaultInjection(parse_faults("late_rank_gpu:matmuls=3,size=4,rank=1"), ground(rank), False)
+        faults = FaultInjection(parse_faults("late_rank_gpu:matmuls=3,size=4,rank=1"), context(rank), False)
         faults.begin_step(0, 0, 1)
         faults.in_forward()
         assert len(made) == 3 * rank
 
 
 def test_slow_math_switches_the_precision_off_and_back() -> None:
-    place = ground(precision="tf32")
+    place = context(precision="tf32")
     faults = FaultInjection(parse_faults("slow_math"), place, True)
     found = []
     for step in range(4):
@@ -172,7 +178,7 @@ def test_sums_are_held_back_until_the_last_bucket() -> None:
         return done
 
     sums = LateSums(hook)
-    faults = FaultInjection(parse_faults("exposed_communication"), ground(sums=sums), True)
+    faults = FaultInjection(parse_faults("exposed_communication"), context(sums=sums), True)
     buckets = [Bucket(0, last=False), Bucket(1, last=True)]
     for step, late in enumerate((True, False, False, True)):
         faults.begin_step(0, step, 4)
