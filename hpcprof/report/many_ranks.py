@@ -26,9 +26,11 @@ _MIN_UNIT_SHARE = 0.01
 
 
 def spans_many_ranks(analysis: Analysis, table: AnalysisTable) -> bool:
-    """Return whether the rows have more ranks than a report shows one by one."""
+    """Return whether the rows have more ranks than a report shows one by one, and a value to compare."""
     named = any(column.name == "rank" for column in analysis.columns)
-    return named and bool(measure(analysis)) and len(table.rows_by_rank) > MAX_RANKS_IN_FULL
+    if not named or not measure(analysis) or len(table.rows_by_rank) <= MAX_RANKS_IN_FULL:
+        return False
+    return any(value is not None for value in table.columns[measure(analysis)])
 
 
 def measure(analysis: Analysis) -> str:

@@ -42,6 +42,7 @@ ANALYSES = (
         101,
         function="hardware.kernel_advice:ncu_occupancy",
         reads=ProfileContent.KERNEL_REPORT,
+        compared_by="waves_per_sm",
     ),
     declare(
         "ncu_rules",
@@ -51,6 +52,7 @@ ANALYSES = (
         102,
         function="hardware.kernel_advice:ncu_rules",
         reads=ProfileContent.KERNEL_REPORT,
+        compared_by="count",
     ),
     declare(
         "ncu_peaks",

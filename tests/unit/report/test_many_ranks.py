@@ -62,6 +62,7 @@ def test_rows_of_up_to_sixteen_ranks_are_shown_one_by_one() -> None:
     rows = one_row({})
     assert not spans_many_ranks(ONE_ROW, stored(rows[:16]))
     assert spans_many_ranks(ONE_ROW, stored(rows[:17]))
+    assert not spans_many_ranks(ONE_ROW, stored([{**row, "span_ns": None} for row in rows[:17]]))
 
 
 def test_a_table_of_the_whole_run_is_shown_as_it_is() -> None:

@@ -108,7 +108,7 @@ def test_an_error_names_the_line_of_the_job_file_that_gave_the_value(tmp_path: P
     path.write_text("program: [x]\nprofile_ranks: '7'\n")
     with pytest.raises(UsageError, match=r"profile-ranks 7: .*\(profile_ranks = 7 in .*job\.yaml, line 2\)"):
         resolve(JobSpec(job_file=path))
-    with pytest.raises(UsageError, match=r"profile-ranks 9: .* ranks 0 to 0\.$"):
+    with pytest.raises(UsageError, match=r"profile-ranks 9: .* rank 0 alone\.$"):
         resolve(JobSpec(job_file=path, profile_ranks="9"))
 
 
