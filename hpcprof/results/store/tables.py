@@ -12,7 +12,7 @@ from sqlalchemy.types import TypeEngine
 from hpcprof.analysis.framework.declaration import Analysis, Kind, Policy, Scope
 from hpcprof.analysis.framework.registry import ANALYSES
 
-SCHEMA_VERSION = 21
+SCHEMA_VERSION = 22
 """Raised whenever these tables change: a store of an earlier version is migrated, one of a newer refused."""
 
 
