@@ -789,6 +789,24 @@ def test_a_value_of_the_site_comes_before_that_of_the_shell(tmp_path: Path) -> N
     assert (tmp_path / "logs/rank00000.out").read_text() == "site mine none\n"
 
 
+def test_no_command_line_has_the_value_of_a_variable_of_the_shell(nsys: Path, tmp_path: Path) -> None:
+    (nsys / "nsys").write_text(f"#!/bin/sh\ntr '\\0' ' ' </proc/$$/cmdline >>{nsys}/notes\n")
+    lines = ["token=secret", "export token", "level=${level:-low}", 'export SETTING="$level"']
+    site = msgspec.structs.replace(load_site("local"), setup=lines)
+    program = ["sh", "-c", 'echo "$token $SETTING"']
+    for profiler in ("nsys", "none"):
+        asked = job(nodes=1, ranks_per_node=1, profiler=profiler, arguments=program)
+        folder = tmp_path / profiler
+        for name, text in rendered(asked, folder, site=site, launch=[]).items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text)
+        environment = {**os.environ, "PATH": f"{nsys}:{os.environ['PATH']}", "level": "high"}
+        subprocess.run(["bash", folder / "job.sh"], env=environment, check=profiler == "none")
+    assert "nsys" in (nsys / "notes").read_text()
+    assert "secret" not in (nsys / "notes").read_text()
+    assert (tmp_path / "none/logs/rank00000.out").read_text() == "secret high\n"
+
+
 def test_each_further_start_of_a_job_has_folders_of_its_own(tmp_path: Path) -> None:
     asked = job(nodes=1, ranks_per_node=1, arguments=["sh", "-c", 'echo "$HPCPROF_PROFILE_OUTPUT"'])
     for folder in (tmp_path, tmp_path / "attempts/2", tmp_path / "attempts/3"):
