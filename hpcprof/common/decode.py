@@ -141,8 +141,13 @@ def last_lines(path: Path, size: int, since: int = 0) -> tuple[list[str], bool]:
         end = file.seek(0, os.SEEK_END)
         begin = since if since <= end else 0
         file.seek(max(begin, end - size))
-        lines = visible_lines(file.read(size).decode("utf-8", "replace"))
-    return lines[1 if end - begin > size else 0 :], end - begin > size
+        text = file.read(size).decode("utf-8", "replace")
+    is_cut = end - begin > size
+    return visible_lines(_CUT_LINE.sub("", text) if is_cut else text), is_cut
+
+
+_CUT_LINE = re.compile(r"\A[^\r\n]*(?:\r*\n|\r)?")
+"""The rest of a line, or of a state of a progress bar, at the beginning of a text."""
 
 
 def visible_lines(text: str) -> list[str]:

@@ -52,6 +52,8 @@ def test_a_progress_bar_is_read_as_its_last_state(tmp_path: Path) -> None:
     assert last_lines(tmp_path / "log", 12) == (["", "last"], True)
     (tmp_path / "log").write_bytes(b"")
     assert last_lines(tmp_path / "log", 100) == ([], False)
+    (tmp_path / "log").write_bytes(b"token=secret\r 98 %\r 99 %\r")
+    assert last_lines(tmp_path / "log", 19) == ([" 99 %"], True)
 
 
 def test_json_is_decoded_in_one_place() -> None:

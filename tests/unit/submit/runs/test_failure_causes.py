@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from time import process_time
 
 import pytest
 
@@ -74,6 +75,13 @@ def test_each_expression_has_a_recorded_failure() -> None:
     names = Counter(SHARED.get(path.stem, path.stem) for path in RECORDED.glob("*.txt"))
     assert names == {pattern.name: 1 + len(pattern.others) for pattern in patterns()}
     assert len({pattern.name for pattern in patterns()}) == len(patterns())
+
+
+def test_long_lines_are_read_in_proportion_to_their_length() -> None:
+    began = process_time()
+    for where in {pattern.where for pattern in patterns()}:
+        find_cause(where, "x " * 15_000)
+    assert process_time() - began < 3
 
 
 def test_a_script_whose_interpreter_is_not_there_is_named_in_the_words_of_bash_too() -> None:
