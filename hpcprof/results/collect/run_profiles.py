@@ -69,12 +69,19 @@ def readable(run: Run) -> Iterator[tuple[Run, Unpacked]]:
 
 
 def runs_in(folder: Path) -> list[Run]:
-    """Return the run or the runs in a folder; none if it has no profiles."""
+    """Return the run or the runs in a folder; none if it has no profiles, nor logs of several jobs.
+
+    Logs of jobs may be in folders below as well, as profiles below a folder without any.
+    """
     folder = absolute_path(folder)
+    return _profiled_runs(folder) or (runs_below(folder) if _runs_of_jobs(folder) else [])
+
+
+def _profiled_runs(folder: Path) -> list[Run]:
     if has_manifest(folder):
         return [open_run(folder)]
     native = find_profiles(folder)
-    return _runs_of(folder, [*native, *_compressed_profiles(folder, native)], native) or _runs_of_jobs(folder)
+    return _runs_of(folder, [*native, *_compressed_profiles(folder, native)], native)
 
 
 def foreign_files(run: Run) -> list[str]:
@@ -160,7 +167,7 @@ def runs_below(folder: Path) -> list[Run]:
         path = Path(place)
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         is_apart = MANIFEST in files or path.name != "profiles"
-        runs = [run for run in runs_in(path) if profiles_of(run)] if is_apart else []
+        runs = [run for run in _profiled_runs(path) if profiles_of(run)] if is_apart else []
         if runs or MANIFEST in files:
             folders.clear()
         elif find_darshan_logs(path):

@@ -85,6 +85,9 @@ def test_logs_of_several_jobs_are_a_run_each(tmp_path: Path) -> None:
     assert [run.id for run in in_folder] == [run.id for run in named] == [run.id for run in runs_in(tmp_path)]
     (note,) = several_runs_notes(named)
     assert "is 3 runs, one for each job: " in note and "(2 Darshan logs)" in note
+    (tmp_path / "older").mkdir()
+    (tmp_path / "older/a.darshan").touch()
+    assert [run.path for run in runs_in(tmp_path)] == [tmp_path] * 3 + [tmp_path / "older"]
     # A snapshot of memory belongs to the only job.
     snapshot = tmp_path / "memory.pickle"
     snapshot.write_bytes(b"\x80\x04segments")
