@@ -200,7 +200,9 @@ def _advice(row: list[str], at: dict[str, int]) -> Iterator[Advice]:
         row[at[name]] if at.get(name, len(row)) < len(row) else "" for name in (*_RULE, *_ESTIMATE)
     )
     if kind in _ADVISING:
-        yield Advice(rule, plain_text(text), number(speedup) if scope == "global" else None)
+        # A percentage has no groups of digits.
+        percent = number(speedup.replace(",", ".")) if scope == "global" else None
+        yield Advice(rule, plain_text(text), percent)
 
 
 _LINK = re.compile(r"@(?:url|section|source|sass|table):([^:@]*):[^@]*@")

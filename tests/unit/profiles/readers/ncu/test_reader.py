@@ -96,6 +96,13 @@ def test_the_details_page_is_turned_into_one_row_a_kernel() -> None:
     assert {advice.speedup_pct for advice in kernel.advice} == {None}
 
 
+@pytest.mark.parametrize("estimate", ["26.57", "26,57"])
+def test_an_estimate_of_a_rule_is_a_percentage(estimate: str) -> None:
+    page = text("sp.details.csv.gz").replace('"local","81.25"', f'"global","{estimate}"')
+    advice = [one for kernel in parse(page, DATA).kernels for one in kernel.advice]
+    assert {one.speedup_pct for one in advice if one.rule == "TheoreticalOccupancy"} == {26.57}
+
+
 def test_the_results_of_rules_are_read_from_a_report(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "It has 50 blocks. See the @url:Hardware Model:https://docs.nvidia.com/x.html@ for more."
     rules = [("Small", 3, text, 2, 26.5), ("Local", 2, "a", 1, 9.0), ("Balanced", 1, "b", 0, None)]
