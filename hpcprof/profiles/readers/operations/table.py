@@ -18,7 +18,8 @@ Times may be in another unit, which ends the name of their column (`_UNITS`: ``s
 ByteDance's StragglerAnalysis publishes are read too (`_ALIASES`): they are in seconds, and the kind follows
 from the name.
 
-CSV is UTF-8 with or without a byte order mark; commas, semicolons or tabs separate its columns.
+CSV is UTF-8 with or without a byte order mark; commas, semicolons or tabs separate its columns. With the
+latter two, a comma may be the decimal sign.
 """
 
 import csv
@@ -31,6 +32,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 
@@ -170,8 +172,9 @@ def _arrow(path: Path) -> tuple[pa.Table, int]:
     """Return the columns of a file that have a meaning, and the number of rows that cannot be read."""
     wanted = {*REQUIRED, *OPTIONAL, *_ALIASES}
     names = _columns(path)
-    if twice := [name for name in wanted if names.count(_ALIASES.get(name, name)) > 1]:
-        raise DamagedInput(f"{path} has several columns {twice[0]}.")
+    meanings = Counter(_ALIASES.get(name, name) for name in names if name in wanted)
+    if twice := [name for name in names if meanings[_ALIASES.get(name, name)] > 1]:
+        raise DamagedInput(f"{path} tells the same in several columns: {listed(twice, len(twice))}.")
     chosen = [name for name in names if name in wanted]
     if path.suffix.lower() != ".parquet":
         expect_cells(path.read_bytes())
@@ -187,9 +190,10 @@ def _arrow(path: Path) -> tuple[pa.Table, int]:
 def _csv_columns(path: Path, chosen: Sequence[str]) -> tuple[pa.Table, int]:
     """Return columns of a CSV file, and the number of rows with too few or too many values.
 
-    The last row is one if the file is cut off.
+    The last row is one if the file is cut off. Where commas separate no columns, they are decimal.
     """
     names, separator = _header(path)
+    decimal_point = "." if separator == "," else ","
     unreadable: list[pyarrow.csv.InvalidRow] = []
 
     def skip(row: pyarrow.csv.InvalidRow) -> str:
@@ -204,12 +208,21 @@ def _csv_columns(path: Path, chosen: Sequence[str]) -> tuple[pa.Table, int]:
                 path,
                 pyarrow.csv.ReadOptions(column_names=names, skip_rows=1),
                 pyarrow.csv.ParseOptions(delimiter=separator, invalid_row_handler=skip),
-                pyarrow.csv.ConvertOptions(include_columns=chosen, column_types=column_types),
+                pyarrow.csv.ConvertOptions(
+                    include_columns=chosen,
+                    column_types=column_types,
+                    decimal_point=decimal_point,
+                ),
             )
             break
         except pa.ArrowInvalid:
             if column_types:
                 raise
+    for position, name in enumerate(table.column_names):
+        is_number = _ALIASES.get(name, name) not in _TEXTS
+        if decimal_point == "," and is_number and pa.types.is_string(table[name].type):
+            plain = pc.replace_substring(table[name], decimal_point, ".")
+            table = table.set_column(position, name, plain)
     return table, len(unreadable)
 
 

@@ -115,6 +115,20 @@ def test_csv_of_spreadsheets_is_read(tmp_path: Path, separator: str, encoding: s
     assert read_table(path).rows["kind"].tolist() == ["compute", "send", "recv", "compute"]
 
 
+@pytest.mark.parametrize("odd", ["", "x;9;b;compute;oops;1,5\n"])
+def test_a_comma_may_be_the_decimal_sign_where_it_separates_no_columns(tmp_path: Path, odd: str) -> None:
+    path = tmp_path / "timers.csv"
+    rows = "rank;step;name;kind;start_s;duration_s\n0;1;a;compute;0,5;0,25\n"
+    path.write_text(rows + odd)
+    assert read_table(path).rows[["start_ns", "duration_ns"]].to_numpy().tolist() == [[500e6, 250e6]]
+
+
+def test_two_columns_of_one_meaning_are_named(tmp_path: Path) -> None:
+    path = written(tmp_path, ROWS.assign(start_us=0), "timers.csv")
+    with pytest.raises(DamagedInput, match="the same in several columns: start_ns, start_us"):
+        read_table(path)
+
+
 @pytest.mark.parametrize(("unit", "ns"), [("us", 1e3), ("ms", 1e6), ("s", 1e9)])
 def test_times_have_the_unit_that_ends_the_name_of_their_column(tmp_path: Path, unit: str, ns: float) -> None:
     in_ns = ("start_ns", "duration_ns")
