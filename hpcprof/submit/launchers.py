@@ -107,7 +107,8 @@ def check_starts_ranks(environment: Mapping[str, str]) -> None:
     # srun --pty gives one of its tasks a terminal, in which people work.
     steps = {} if "SLURM_PTY_PORT" in environment else {"srun": "SLURM_STEP_NUM_TASKS"}
     for name, variable in {**steps, "mpirun": "OMPI_COMM_WORLD_SIZE", "mpiexec": "PMI_SIZE"}.items():
-        if (size := environment.get(variable, "1")) not in ("0", "1"):
+        size = environment.get(variable, "")
+        if size.isdecimal() and int(size) > 1:
             raise UsageError(
                 f"{name} has started hpcprof {size} times, and each would run the program by itself: leave "
                 f"{name} out, and give --nodes and --ranks-per-node."

@@ -319,7 +319,7 @@ def _profiled_clocks(run: RunTelemetry) -> Iterator[dict[str, Any]]:
         number = row["device"].removeprefix("gpu")
         if is_clock and number.isdigit() and (row["node"], row["device"]) not in sampled:
             yield {
-                **{key: row[key] for key in ("rank", "node", "first_step", "last_step", "samples")},
+                **{key: row[key] for key in ("rank", "node", "first_step", "last_step", "phase", "samples")},
                 "gpu": int(number),
                 **{f"sm_mhz_{key}": row[key] for key in ("mean", "min", "max")},
                 "reason": "",

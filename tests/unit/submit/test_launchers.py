@@ -159,6 +159,7 @@ def test_srun_waits_for_ranks_however_long_after_the_first_unless_the_user_limit
         ({"PMI_SIZE": "2"}, "mpiexec"),
         ({"SLURM_STEP_NUM_TASKS": "4", "SLURM_PTY_PORT": "4"}, ""),
         ({"SLURM_STEP_NUM_TASKS": "1", "SLURM_NTASKS": "8", "PMI_SIZE": "1"}, ""),
+        ({"SLURM_STEP_NUM_TASKS": "", "PMI_SIZE": "unknown"}, ""),
     ],
 )
 def test_a_command_that_a_launcher_has_started_several_times_is_refused(

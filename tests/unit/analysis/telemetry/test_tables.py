@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -176,3 +177,4 @@ def test_clocks_of_profiles_are_those_of_gpus_that_were_not_sampled() -> None:
 
     assert clocks() == [1410.0]
     assert clocks(sampled) == [1700.0]
+    assert clocks(msgspec.structs.replace(sampled, node="n2")) == [1700.0, 1410.0]
