@@ -129,7 +129,10 @@ def test_a_run_is_explained_with_its_conclusion_first_and_evidence_that_report_h
     run: str, ask: Ask, hpcprof: Hpcprof, tmp_path: Path
 ) -> None:
     (text,) = ask(("explain", {}))
-    assert re.match(rf"«{run}»: a step takes [\d.]+ ms \(\d+ steps on 2 ranks\); \d+ findings?\.\n", text)
+    priced = r"(; savings are of [\d.]+ ms)?"
+    assert re.match(
+        rf"«{run}»: a step takes [\d.]+ ms \(\d+ steps on 2 ranks{priced}\); \d+ findings?\.\n", text
+    )
     named = set(re.findall(r"--analysis (\w+)", text))
     page = tmp_path / "report.html"
     assert hpcprof("report", run, "--html", str(page)).returncode == 0

@@ -147,8 +147,8 @@ _MAY_OCCUR_ONCE = KNOWN[:3]
 """A single range with these names is a step; others have to repeat."""
 
 
-_MIN_REPEATED_PCT = 10.0
-"""Minimum share of the capture, in percent, of an unknown range that is proposed as a step."""
+_MIN_SPAN_SHARE = 0.1
+"""Minimum share of the capture from the first to the last of the ranges that are proposed as steps."""
 
 
 @dataclass(frozen=True)
@@ -342,7 +342,8 @@ def step_candidates_named(timeline: Timeline, names: Sequence[str]) -> list[Step
         lengths = (ranges.end - ranges.start, end[part] - start[part])
         # A few instances that take nearly all the time are no usual step.
         uneven = (len(times) * np.median(times) <= _MIN_USUAL_SHARE * times.sum() for times in lengths)
-        if source in (AUTOMATIC, REPEATS) and all(uneven):
+        span = int(ranges.end.max() - ranges.start.min()) if len(ranges) else 0
+        if source in (AUTOMATIC, REPEATS) and (all(uneven) or span < _MIN_SPAN_SHARE * capture):
             source = ""
         candidates.append(StepCandidate(name, source, len(row), covered))
     return candidates
@@ -375,8 +376,6 @@ def _source(name: str, ranges: Ranges, covered: float) -> str:
         return framework_range.source if len(ranges) >= enough else SINGLE if single else ""
     threads = rows_by_key(ranges.process, ranges.thread) if len(ranges) else []
     if max((len(thread_rows) for _, thread_rows in threads), default=0) < MIN_INSTANCES:
-        return ""
-    if covered < _MIN_REPEATED_PCT:
         return ""
     return AUTOMATIC if covered >= MIN_COVERAGE_PCT else REPEATS
 

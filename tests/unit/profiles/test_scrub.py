@@ -8,6 +8,7 @@ import lzma
 import sqlite3
 import tracemalloc
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -246,7 +247,7 @@ def test_a_table_of_nsight_compute_keeps_its_figures_and_loses_processes_hosts_a
     one, other = read_profile(path), read_profile(copy)
     assert isinstance(one, KernelReport)
     assert isinstance(other, KernelReport)
-    assert one.kernels == other.kernels
+    assert tuple(replace(kernel, advice=()) for kernel in one.kernels) == other.kernels
     assert one.origin.device_names == other.origin.device_names
 
 
