@@ -522,6 +522,10 @@ def waits_between_streams(replay: Replay) -> Iterator[NotJudged]:
     )
 
 
+_WAIT_OF_THREADS = re.compile("barrier|taskwait", re.IGNORECASE)
+"""A part of the names of ranges in which threads wait for each other, such as the end of a loop of OpenMP."""
+
+
 def uneven_threads(timelines: Mapping[int, Timeline]) -> Iterator[NotJudged]:
     """Yield the range whose work the threads of a rank share least evenly, such as a region of OpenMP.
 
@@ -540,15 +544,21 @@ def uneven_threads(timelines: Mapping[int, Timeline]) -> Iterator[NotJudged]:
         longest, shortest = np.maximum.reduceat(took, first), np.minimum.reduceat(took, first)
         is_shared = np.minimum.reduceat(visits, first) == np.maximum.reduceat(visits, first)
         is_shared &= (threads > 1) & (keys[first, 0] != NO_NAME)
-        idle = np.where(is_shared, longest - np.add.reduceat(took, first) / threads, 0.0) * 100 / max(span, 1)
+        mean = np.add.reduceat(took, first) / threads
+        # The thread with most work waits least.
+        waits = np.array(
+            [bool(_WAIT_OF_THREADS.search(timeline.strings[name] or "")) for name in keys[first, 0]]
+        )
+        idle = np.where(is_shared, np.where(waits, mean - shortest, longest - mean), 0.0) * 100 / max(span, 1)
         row = int(idle.argmax())
         if idle[row] < most_idle:
             continue
         most_idle = float(idle[row])
         reason = (
-            f"{threads[row]} threads of rank {rank} take between {format_ns(shortest[row])} and "
-            f"{format_ns(longest[row])} in it. Shared evenly, this work would take up to {most_idle:.0f} % "
-            "of the time less; findings are about the first thread of each rank"
+            f"{threads[row]} threads of rank {rank} {'wait' if waits[row] else 'take'} between "
+            f"{format_ns(shortest[row])} and {format_ns(longest[row])} in it. Shared evenly, their work "
+            f"would take up to {most_idle:.0f} % of the time less; findings are about the first thread of "
+            "each rank"
         )
         unjudged = [NotJudged(f"threads in {timeline.strings[keys[first[row], 0]]}", reason)]
     yield from unjudged

@@ -208,6 +208,20 @@ def test_copies_that_the_replay_prices_are_one_finding() -> None:
     assert without_judged_copies([copies, host], [host]) == [copies, host]
 
 
+@pytest.mark.parametrize(("lengths", "percent"), [((30, 80, 80, 80), 12), ((80, 30, 30, 30), 38)])
+def test_threads_that_wait_at_a_barrier_have_less_work(lengths: tuple[int, ...], percent: int) -> None:
+    waits = [
+        (100 * at + length, 100 * at + 80, "!$omp implicit barrier", thread)
+        for at in range(10)
+        for thread, length in enumerate(lengths)
+    ]
+    loops = [(100 * at, 100 * at + 80, "!$omp for", thread) for at in range(10) for thread in range(4)]
+    whole = [(0, 1000, "main", 0)]
+    (unjudged,) = uneven_threads({0: timeline(ranges=[*whole, *loops, *waits])})
+    assert "4 threads of rank 0 wait between 0 ns and 500.0 ns" in unjudged.reason
+    assert f"up to {percent} %" in unjudged.reason
+
+
 def test_threads_that_share_a_range_unevenly_are_not_judged_in_silence() -> None:
     regions = [
         (100 * at, 100 * at + length, "OpenMP Parallel", thread)
