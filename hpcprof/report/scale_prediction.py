@@ -42,9 +42,9 @@ def scale_text(
         )
     mesh = ", ".join(f"{name} {size:,}" for name, size in last.mesh.items())
     sentences = [
-        f"On {counted(first.measured_ranks, 'rank')} a step takes {format_ns(first.measured_ns)}, as explain "
-        f"prices savings (the model's replay of it is {abs(first.replay_error_pct):.1f} % off); "
-        f"{first.scaling} scaling.",
+        f"On {counted(first.measured_ranks, 'rank')} a step takes {format_ns(first.measured_ns)}, without "
+        "the profiler's share where that is known (the model's replay of it is "
+        f"{abs(first.replay_error_pct):.1f} % off); {first.scaling} scaling.",
         f"Mesh on {counted(last.ranks, 'rank')}: {mesh}. Network: from {_NETWORK_SOURCES[last.network]}.",
     ]
     compute, *added = (format_ns(last.account[f"{part}_ns"]) for part in _PARTS)
