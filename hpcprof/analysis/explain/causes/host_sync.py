@@ -63,7 +63,7 @@ def _repeated_reads(scene: Scene, place: str) -> Iterator[Candidate]:
     removals, graph, work = scene.removals, scene.graph, scene.graph.work
     small = small_copies(scene, to_host=True)
     copies = np.flatnonzero(small & removals.inside(place)[work.place])
-    last = ends_run(work.step[copies] + graph.work_rank[copies])
+    last = ends_run(graph.work_rank[copies], work.step[copies])
     often = len(copies) >= MIN_SMALL_COPIES * graph.steps * len(scene.ranks)
     copies = copies[~last]
     calls = np.intersect1d(work.call[copies], graph.blocked)
