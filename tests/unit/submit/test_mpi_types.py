@@ -70,7 +70,7 @@ def test_job_sh_finds_the_type_for_several_ranks_of_any_program(program: list[st
     words = " ".join(program)
     assert f'srun --nodes=1 --ntasks=2 --ntasks-per-node=2 "$@" {TRIAL} {words}' in text
     assert f"if python3 /run/hook/hpcprof_program_words.py has {words} 2>/dev/null && ! connects" in text
-    assert text.index(TRIAL) < text.index("wrapper.sh")
+    assert text.index(TRIAL) < text.index('"$run_dir/wrapper.sh"')
 
 
 @pytest.mark.parametrize(
