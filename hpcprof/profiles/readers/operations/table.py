@@ -75,7 +75,7 @@ class OperationTable:
     damaged: Counter[int]
     """Rows whose numbers or kinds are impossible, by rank; that of a row without one is `UNKNOWN`."""
     repeated: Counter[int]
-    """Rows that are the same as another one, by rank."""
+    """Rows that are the same as another one, and no messages, by rank."""
 
 
 def is_table(path: Path) -> bool:
@@ -266,7 +266,9 @@ def _check_rows(path: Path, rows: pd.DataFrame, unreadable: int = 0) -> Operatio
             "and duration_s."
         )
     valid_rows = valid_rows.astype(dict.fromkeys(numbers, np.int64))
-    is_repeated = valid_rows.duplicated()
+    # Several messages, and nodes of Chakra in whole microseconds, may have the same times.
+    may_repeat = ~valid_rows["kind"].isin(("send", "recv")) & (path.suffix.lower() != chakra.SUFFIX)
+    is_repeated = valid_rows.duplicated() & may_repeat
     ranks_of_invalid = rows.loc[~valid, "rank"].where(possible["rank"], UNKNOWN).astype(np.int64)
     damaged = Counter(ranks_of_invalid.tolist())
     damaged[UNKNOWN] += unreadable
