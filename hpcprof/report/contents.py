@@ -11,7 +11,7 @@ from hpcprof.analysis.framework.declaration import Activity, Analysis, SampleBas
 from hpcprof.analysis.framework.registry import ANALYSES, FULL_REPORT
 from hpcprof.common.errors import HpcprofError
 from hpcprof.common.units import counted, named_ranks
-from hpcprof.profiles.losses import short_sentences
+from hpcprof.profiles.losses import LossKind, short_sentences
 from hpcprof.profiles.readers.declaration import ProfileContent
 from hpcprof.profiles.readers.discovery import content_of
 from hpcprof.profiles.readers.results import read_results
@@ -42,7 +42,8 @@ class Contents:
     ``reporting`` returns the command that reports the run with some options, ``explaining`` is the one that
     explains it, and ``collect`` the one that collects it again. ``explanation`` is what the store keeps
     of the run's, and ``unexplained`` says why it could not be computed. A rank whose lateness costs at least
-    ``threshold`` percent of a step is a straggler. ``losses`` says once what the profiles of the run lack.
+    ``threshold`` percent of a step is a straggler. ``losses`` says once what the profiles of the run lack;
+    ``hides_waits`` is True if waits in MPI are among it, which count as the ranks' own work.
     """
 
     run: Run
@@ -59,6 +60,7 @@ class Contents:
     unexplained: str = ""
     collect: str = "hpcprof collect"
     losses: Sequence[str] = ()
+    hides_waits: bool = False
     gpus: Sequence[GpuRow] = ()
 
     def table(self, name: str) -> AnalysisTable:
@@ -178,7 +180,8 @@ def gather(
         missing = [r for r in run.profiled_ranks if r not in profiles]
         if missing:
             warnings = [*warnings, f"no profile collected of {named_ranks(missing)}"]
-    unseen_calls = untraced_notes(run) + eztrace_notes(run, profiles.values())
+    unseen_calls = untraced_notes(run) + eztrace_notes(run, profiles.values()) if profiles else []
+    losses = store.losses(run.id) if profiles else []
     contents = (content_of(profile.kind) for profile in profiles.values())
     explainable = unprofiled or ProfileContent.TIMELINE in contents
     return Contents(
@@ -195,7 +198,8 @@ def gather(
         explanation=_explanation(run, store, bool(profiles), unprofiled),
         unexplained=unexplained,
         collect=command_line(store, "collect", typed_run(run)),
-        losses=[*unseen_calls, *short_sentences(store.losses(run.id))] if profiles else (),
+        losses=[*unseen_calls, *short_sentences(losses)],
+        hides_waits=bool(unseen_calls) or any(loss.kind is LossKind.PAUSE for _, loss in losses),
         gpus=store.gpus(run.id) if profiles else (),
     )
 

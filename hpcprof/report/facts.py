@@ -216,7 +216,7 @@ def _step_facts(contents: Contents) -> list[tuple[str, str]]:
     waits = contents.table("mpi_delays").rows if pop or not steps else []
     facts_of_run = [
         ("steps", step_range(contents.table("step_ranges").rows, contents.collect, steps)),
-        ("efficiency", useful_time(pop, contents.losses)),
+        ("efficiency", useful_time(pop, contents.hides_waits)),
         ("MPI waits", delays(waits)),
         ("MPI messages", messages(contents.table("mpi_matrix").rows)),
         ("bus bandwidth", _bandwidth(contents.table("collectives_summary").rows)),

@@ -1,6 +1,5 @@
 """The MPI calls of a run in a report: efficiencies, waits with the ranks that cause them, and messages."""
 
-import re
 from collections.abc import Sequence
 
 import msgspec
@@ -68,21 +67,17 @@ def efficiencies(contents: Contents) -> EfficiencyTree | None:
         Factor(name, depth, [(cell(key, row[key]), _grade(key, row[key])) for row in rows])
         for key, name, depth in (_TREE_WITH_GPUS if with_gpus else _TREE)
     ]
-    return EfficiencyTree(scopes, factors, useful_time(rows, contents.losses))
-
-
-_UNSEEN_WAITS = re.compile(r"time .*counts as (?:compute|their own work)")
-"""Sentences about waits in MPI that are in no record match it."""
+    return EfficiencyTree(scopes, factors, useful_time(rows, contents.hides_waits))
 
 
 def _grade(key: str, value: float | None) -> str:
     return (grade(key, value) or Grade.GOOD).value if value is not None else ""
 
 
-def useful_time(rows: Sequence[Row], losses: Sequence[str] = ()) -> str:
+def useful_time(rows: Sequence[Row], hides_waits: bool = False) -> str:
     """Return the efficiency of the step, else of the run, and the factor that costs most of it.
 
-    ``losses`` are what the profiles lack: waits that are not recorded are in the useful time.
+    ``hides_waits`` is True if the useful time has waits that are not recorded.
     """
     row = next((row for row in rows if row["scope"] == "step"), rows[0] if rows else None)
     if row is None or row["parallel_efficiency_pct"] is None:
@@ -90,7 +85,7 @@ def useful_time(rows: Sequence[Row], losses: Sequence[str] = ()) -> str:
     where = "a step" if row["scope"] == "step" else "the run"
     beginning = f"{row['parallel_efficiency_pct']:.1f} % of the ranks' time in {where} is "
     if row.get("device_efficiency_pct") is None:
-        unseen = ", or waits that were not recorded" if any(map(_UNSEEN_WAITS.search, losses)) else ""
+        unseen = ", or waits that were not recorded" if hides_waits else ""
         return f"{beginning}useful{unseen}{_costliest(row, 'parallel_efficiency_pct', _TREE, _LEAVES)}"
     leaves = tuple(key for key, _, depth in _DEVICE_TREE if depth)
     costliest = _costliest(row, "device_efficiency_pct", _DEVICE_TREE, leaves)

@@ -227,6 +227,8 @@ _USABLE_NAME_WIDTH = 24
 _READABLE_NAME_WIDTH = 40
 _MAX_WORD_WIDTH = 16
 """Maximum length of the words of a column whose texts break between words and are not shortened."""
+_SENTENCES = "advice"
+"""The column of sentences: they break whatever their words, in the room that names leave."""
 _COLUMN_GAP = 2
 
 
@@ -274,7 +276,7 @@ class _Columns:
         self._words = {
             key: width
             for key, width in longest.items()
-            if (width <= _MAX_WORD_WIDTH or key == "advice") and key not in signatures
+            if (width <= _MAX_WORD_WIDTH or key == _SENTENCES) and key not in signatures
         }
         self._rows = rows
 
@@ -302,9 +304,8 @@ class _Columns:
         cells = {key: self.cells[key] for key in keys}
         widths = self._widths(headers)
         if clip_to is not None:
-            # Sentences take the room that names leave.
             breakable = (key for key in keys if key in self._words)
-            for key in sorted(breakable, key=lambda key: (key == "advice", -widths[key])):
+            for key in sorted(breakable, key=lambda key: (key == _SENTENCES, -widths[key])):
                 excess = sum(widths.values()) + _COLUMN_GAP * (len(keys) - 1) - clip_to
                 room = max(self._words[key], widths[key] - max(0, excess))
                 if room < widths[key]:

@@ -49,7 +49,13 @@ from hpcprof.results.collect.run_memory import memory_rows
 from hpcprof.results.collect.run_names import command_line, not_collected_error, typed_run
 from hpcprof.results.collect.run_profiles import eztrace_notes, profiles_of, untraced_notes, why_unprofiled
 from hpcprof.results.collect.stalls import find_stall, is_unprofiled, unread_dumps
-from hpcprof.results.store.analysis_table import ANALYSIS_VERSION, WHOLE_RUN, AnalysisTable, earlier_version
+from hpcprof.results.store.analysis_table import (
+    ANALYSIS_VERSION,
+    WHOLE_RUN,
+    AnalysisTable,
+    Row,
+    earlier_version,
+)
 from hpcprof.results.store.store import Store
 from hpcprof.runs.directory import Run
 from hpcprof.runs.live_steps import noted_step_time, read_live_steps, step_lines
@@ -366,7 +372,7 @@ def _explain_run(
     if (table := operations_of(run, store)) is not None:
         from hpcprof.analysis.predict.operation_causes import explain_operations
 
-        account = next(iter(store.table(run.id, "step_kinds").rows), {})
+        account = _account_of_steps(run, store)
         explanation, slowdowns = explain_operations(table, account.get("elapsed_ns"))
         times = {name: account[name] for name in ("wall_p50_ns", "counted_steps") if account}
         explanation = replace(explanation, step=replace(explanation.step, **times))
@@ -375,6 +381,11 @@ def _explain_run(
 
     inputs = _with_progress(explain_inputs(run, store, executor), progress)
     return *explain_run(replace(inputs, alone=alone, as_recorded=as_recorded)), pd.DataFrame()
+
+
+def _account_of_steps(run: Run, store: Store) -> Row:
+    """Return the account of all steps, the first row of ``step_kinds``; empty without steps."""
+    return next(iter(store.table(run.id, "step_kinds").rows), {})
 
 
 def operations_of(run: Run, store: Store) -> pd.DataFrame | None:
@@ -412,7 +423,7 @@ def what_if(run: Run, store: Store, texts: Sequence[str]) -> Prediction:
     if (table := operations_of(run, store)) is not None:
         from hpcprof.analysis.predict.operation_causes import what_if_operations
 
-        account = next(iter(store.table(run.id, "step_kinds").rows), {})
+        account = _account_of_steps(run, store)
         return what_if_operations(table, changes, account.get("elapsed_ns"))
     inputs = explain_inputs(run, store)
     for text, change in zip(texts, changes, strict=True):
