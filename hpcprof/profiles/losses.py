@@ -147,6 +147,8 @@ class Loss:
             return ""
         if self.subject is Subject.MPI_OPERATION:
             return _OTHER_PROFILER
+        if self.subject is Subject.TABLE_ROW and self.detail.startswith("kind"):
+            return _KINDS_OF_OPERATIONS
         if self.kind is LossKind.ROW and self.detail not in ("start", "end", "duration", "ts", "dur"):
             return _COPY_AGAIN if self.detail in _DAMAGED_FIELDS else ""
         if self.kind is LossKind.MISSING and self.subject is Subject.GRAPH:
@@ -255,7 +257,10 @@ _MISSING_REMEDIES = {
     Subject.PROGRAM: "Record fewer steps, or with a newer version: JAX's profiler lost what GPUs did.",
 }
 _RECORD_AGAIN_REMEDY = "Record again, with a newer profiler or driver: these stamps are not the program's."
-_DAMAGED_FIELDS = ("form", "number of values", "number or kind", "record", "HLO", "counterpart")
+_DAMAGED_FIELDS = ("form", "number of values", "record", "HLO", "counterpart")
+_KINDS_OF_OPERATIONS = (
+    "The kind of an operation is compute, collective, send, recv, wait or host, or names a collective."
+)
 _COPY_AGAIN = "Copy the profile again, or record it again: a part of it is cut off or damaged."
 _LARGER_BUFFERS = (
     "The profiler lost events: give it larger buffers[nsys: or flush them more often (nsys "

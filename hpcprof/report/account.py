@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from hpcprof.analysis.account.declarations import UNEVEN
+from hpcprof.analysis.account.declarations import OUTSIDE_STEPS
 from hpcprof.analysis.steps.step_set import StepSet, step_set
 from hpcprof.common.units import counted, format_ns, visible
 from hpcprof.report.contents import Contents
@@ -32,10 +32,10 @@ IDLE_CAUSES = {
 }
 """Names of idle time, by its cause."""
 
-_UNEVEN_PART = ("uneven", UNEVEN)
+_OUTSIDE_PART = ("uneven", OUTSIDE_STEPS)
 _MAX_RANGES = 2
 _MIN_NOTED_SHARE = 0.01
-"""Uneven steps are explained if they take more than this share of the step."""
+"""Time outside steps is explained if they take more than this share of the step."""
 
 _MIN_NAME_WIDTH, _FIGURES_WIDTH, _COLUMN_GAP = 4, 19, 2
 _MIN_SHOWN_PCT = 0.1
@@ -128,7 +128,7 @@ def _account(
 ) -> Account:
     named = [(colour, name, row[column] or 0, "") for colour, name, column in _PARTS if column != "idle_ns"]
     named += [("idle", name, ns, where) for name, ns, where in _idle_parts(causes, row["idle_ns"])]
-    whole = _round_parts([*named, (*_UNEVEN_PART, row["uneven_ns"], "")], row["elapsed_ns"])
+    whole = _round_parts([*named, (*_OUTSIDE_PART, row["uneven_ns"], "")], row["elapsed_ns"])
     parts = tuple(part for part in whole if part.ns > 0)
     notes = _notes(steps, ranks, waiting, row["uneven_ns"] > _MIN_NOTED_SHARE * row["elapsed_ns"])
     figures = (row["elapsed_ns"], row["wall_p50_ns"], parts, steps, row["steps"], ranks, row["share_pct"])
@@ -167,7 +167,7 @@ def _notes(steps: StepSet, ranks: int, waiting: str, uneven: bool) -> tuple[str,
     notes += [waiting] if waiting else []
     if uneven:
         subject = "the ranks on average do" if ranks > 1 else "the rank does"
-        notes.append(f"Uneven steps: elapsed time that {subject} not spend in steps.")
+        notes.append(f"Outside steps: elapsed time that {subject} not spend in steps.")
     return tuple(notes)
 
 

@@ -14,7 +14,7 @@ from hpcprof.analysis.framework.declaration import (
 from hpcprof.analysis.steps.step_set import COUNTED, StepRule
 from hpcprof.profiles.losses import Subject
 
-UNEVEN = "uneven steps"
+OUTSIDE_STEPS = "outside steps"
 """The name of ``uneven_ns`` of ``step_kinds`` in reports: elapsed time of a rank outside its steps."""
 
 ANALYSES = (

@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 import pandas as pd
 
-from hpcprof.analysis.account.declarations import UNEVEN
+from hpcprof.analysis.account.declarations import OUTSIDE_STEPS
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.run_data import RunData
 from hpcprof.analysis.statistics.confidence_intervals import CONFIDENCE, welch_interval
@@ -38,7 +38,7 @@ def step_difference(runs: Sequence[RunData], against: Sequence[RunData]) -> Outc
     """Divide the difference of the step between ``runs`` (side b) and ``against`` (side a) into parts.
 
     The step and its parts are those of ``step_kinds`` for all steps: its elapsed time, the mean of each part
-    over the steps and ranks, and ``uneven steps``, the rest. A side is the mean of its runs. The rows add up
+    over the steps and ranks, and ``outside steps``, the rest. A side is the mean of its runs. The rows add up
     to the row ``step``, in ``a_ns``, in ``b_ns`` and in ``difference_ns``, to the nanosecond.
 
     With two or more runs on both sides, ``ci_low_ns`` and ``ci_high_ns`` are a 95 % interval of the
@@ -58,7 +58,9 @@ def step_difference(runs: Sequence[RunData], against: Sequence[RunData]) -> Outc
     if any(unassigned.values()):
         middle = [[account.step - sum(account.parts.values()) for account in side] for side in (a, b)]
         rows.append(
-            _row(UNEVEN, *middle) | unassigned | {"difference_ns": unassigned["b_ns"] - unassigned["a_ns"]}
+            _row(OUTSIDE_STEPS, *middle)
+            | unassigned
+            | {"difference_ns": unassigned["b_ns"] - unassigned["a_ns"]}
         )
     if min(len(a), len(b)) < 2:
         notes.append(_ONE_RUN_NOTE)

@@ -90,7 +90,7 @@ def test_idle_time_is_divided_by_its_causes_with_the_ranges_that_have_most() -> 
 
 def test_elapsed_time_that_ranks_do_not_spend_in_steps_is_a_part() -> None:
     made = account((80, 0, 0, 0, 0, 20), ranks=2)
-    assert [(part.name, part.ns) for part in made.parts] == [("compute", 80), ("uneven steps", 20)]
+    assert [(part.name, part.ns) for part in made.parts] == [("compute", 80), ("outside steps", 20)]
     assert "do not spend in steps" in made.notes[-1]
     assert account_title(made) == (
         "A step takes 100.0 ns (elapsed time per step of 8 steps on 2 ranks; median 90.00 ns)"

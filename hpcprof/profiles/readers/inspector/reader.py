@@ -143,7 +143,9 @@ def read(path: Path) -> Timeline:
         written = path.read_bytes()
     lines, damaged = _lines(written)
     if not lines:
-        raise DamagedInput(f"{path} is not a log of NCCL's Inspector, or has no operation.")
+        raise DamagedInput(
+            f"{path} is not a log of NCCL's Inspector, or has no operation; no other logs are read."
+        )
     lost = losses(LossKind.ROW, Subject.EVENT, {"form": damaged}, len(lines) + damaged)
     end, without_time = _ends(lines)
     order = np.argsort(end, kind="stable")

@@ -12,10 +12,12 @@ from pathlib import Path
 import msgspec
 
 from hpcprof.common.errors import DamagedInput
+from hpcprof.common.units import listed
 from hpcprof.profiles.gzip_file import content_of
 from hpcprof.profiles.input_bounds import first_repeated_name
 from hpcprof.profiles.kernel_report import Advice, MeasuredKernel
 from hpcprof.profiles.readers.declaration import foreign_kind
+from hpcprof.profiles.readers.operations import REQUIRED
 from hpcprof.submit.profilers.ncu import complaint
 
 # The program's own output and ncu's messages come before the table.
@@ -129,7 +131,8 @@ def open_table(text: str, path: Path) -> "tuple[list[str], Rows]":
     if match is None:
         if foreign := foreign_kind(path):
             raise DamagedInput(f"{path} is {foreign}.")
-        raise DamagedInput(f"{path} holds no table of Nsight Compute{complaint(text)}.")
+        reason = complaint(text) or f", and no operations: these need {listed(REQUIRED, len(REQUIRED))}"
+        raise DamagedInput(f"{path} holds no table of Nsight Compute{reason}.")
     rows = Rows(text[match.start() :])
     header = next(rows, [])
     if twice := first_repeated_name(header):

@@ -5,6 +5,9 @@ from hpcprof.profiles.readers.declaration import ProfileContent, Reader
 TABLE_STEP = "table step"
 """The name of the range of a step of a table, before its number."""
 
+REQUIRED = ("rank", "step", "name", "kind", "start_ns", "duration_ns")
+"""The columns that a table of operations must have."""
+
 _OWN_SUFFIXES = (".operations.parquet", ".operations.csv")
 _SHARED_SUFFIXES = (".parquet", ".csv")
 

@@ -4,6 +4,7 @@ Operations that compute are operators of the host, which has no GPU to show, and
 Each step is a range.
 """
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -83,15 +84,15 @@ def read(path: Path, part: ProfilePart | None = None) -> Timeline:
 
 def _losses(table: OperationTable, ranks: set[int], first: bool) -> list[Loss]:
     """Return the losses of some ranks; those of rows without a rank are the ``first`` ones'."""
-    concerned = ranks | (
-        {rank for rank in table.damaged if rank not in {*table.rows["rank"]}} if first else set()
-    )
-    damaged, repeated = (
-        sum(counts[rank] for rank in concerned) for counts in (table.damaged, table.repeated)
-    )
-    count = int(table.rows["rank"].isin(ranks).sum()) + damaged + repeated
+    all_ranks = {*table.rows["rank"]}
+    damaged: Counter[str] = Counter()
+    for (rank, wrong), rows in table.damaged.items():
+        if rank in ranks or (first and rank not in all_ranks):
+            damaged[wrong] += rows
+    repeated = sum(table.repeated[rank] for rank in ranks)
+    count = int(table.rows["rank"].isin(ranks).sum()) + damaged.total() + repeated
     return [
-        *losses(LossKind.ROW, Subject.TABLE_ROW, {"number or kind": damaged}, count),
+        *losses(LossKind.ROW, Subject.TABLE_ROW, damaged, count),
         *losses(LossKind.REPEATED, Subject.TABLE_ROW, {"": repeated}, count),
     ]
 

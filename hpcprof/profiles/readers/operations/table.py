@@ -4,7 +4,7 @@ Timers of a program write it (Megatron's, NeMo's, or its own). Columns, of which
 
 ====================== ====================================================================================
 ``rank, step``         who and when
-``name, kind``         the kind is one of `KINDS`
+``name, kind``         the kind is one of `KINDS`, a word of `_KIND_WORDS`, or a collective's operation
 ``start_ns``           since any moment that all ranks share, or since the beginning of the step
 ``duration_ns``        with the time that communication waits for its peers
 ``stage``              the stage of the pipeline
@@ -40,14 +40,22 @@ from hpcprof.common.errors import DamagedInput, reading
 from hpcprof.common.units import listed
 from hpcprof.profiles.collective_operations import POINT_TO_POINT, operation
 from hpcprof.profiles.input_bounds import bomb, expect_cells, max_unpacked_bytes
-from hpcprof.profiles.readers.operations import chakra
+from hpcprof.profiles.readers.operations import REQUIRED, chakra
 from hpcprof.profiles.timeline import LATEST, LONGEST
 
 KINDS = ("compute", "collective", "send", "recv", "wait", "host")
-REQUIRED = ("rank", "step", "name", "kind", "start_ns", "duration_ns")
 OPTIONAL = ("stage", "microbatch", "chunk", "group", "peer", "bytes", "replica")
 UNKNOWN = -1
 """The value of an optional column where a row has none."""
+
+_KIND_WORDS = {
+    **dict.fromkeys(("comp", "computation", "gpu", "kernel"), "compute"),
+    **dict.fromkeys(("coll", "comm", "communication", "nccl"), "collective"),
+    **dict.fromkeys(("idle", "sync", "synchronization", "waiting"), "wait"),
+    "cpu": "host",
+    "receive": "recv",
+}
+"""Kinds that programs write, and the one of `KINDS` that each means."""
 
 _UNITS = {"us": 1e3, "ms": 1e6, "s": 1e9}
 """Units of time that end the name of a column in place of ``ns``, in ns."""
@@ -72,8 +80,8 @@ class OperationTable:
 
     rows: pd.DataFrame
     """The columns of the module, without aliases. Unknown numbers are `UNKNOWN`, unknown groups empty."""
-    damaged: Counter[int]
-    """Rows whose numbers or kinds are impossible, by rank; that of a row without one is `UNKNOWN`."""
+    damaged: Counter[tuple[int, str]]
+    """Rows with an impossible value, by rank and what is wrong; a row without a rank has `UNKNOWN`."""
     repeated: Counter[int]
     """Rows that are the same as another one, and no messages, by rank."""
 
@@ -250,10 +258,12 @@ def _check_rows(path: Path, rows: pd.DataFrame, unreadable: int = 0) -> Operatio
             rows[name] = rows[name].fillna(UNKNOWN)
     for name in _TEXTS:
         rows[name] = rows[name].astype(object).where(rows[name].notna(), "").astype(str)
-    rows["kind"] = rows["kind"].str.strip().str.lower()
+    _name_kinds(rows)
     possible = rows[numbers].abs().lt(LATEST)
-    valid = rows["kind"].isin(KINDS) & possible.all(axis=1)
-    valid &= (rows["duration_ns"] >= 0) & (rows["duration_ns"] < LONGEST) & (rows["rank"] >= 0)
+    possible["duration_ns"] &= (rows["duration_ns"] >= 0) & (rows["duration_ns"] < LONGEST)
+    possible["rank"] &= rows["rank"] >= 0
+    possible["kind"] = rows["kind"].isin(KINDS)
+    valid = possible.all(axis=1)
     valid_rows = rows.loc[valid, [*REQUIRED, *OPTIONAL]]
     if not len(valid_rows):
         raise DamagedInput(
@@ -270,11 +280,29 @@ def _check_rows(path: Path, rows: pd.DataFrame, unreadable: int = 0) -> Operatio
     may_repeat = ~valid_rows["kind"].isin(("send", "recv")) & (path.suffix.lower() != chakra.SUFFIX)
     is_repeated = valid_rows.duplicated() & may_repeat
     ranks_of_invalid = rows.loc[~valid, "rank"].where(possible["rank"], UNKNOWN).astype(np.int64)
-    damaged = Counter(ranks_of_invalid.tolist())
-    damaged[UNKNOWN] += unreadable
+    first_wrong = possible[~valid].idxmin(axis=1)
+    kinds = rows.loc[~valid, "kind"]
+    wrong = first_wrong.where(
+        first_wrong != "kind", [f"kind ({kind!r})" if kind else "kind" for kind in kinds]
+    )
+    damaged = Counter(zip(ranks_of_invalid.tolist(), wrong, strict=True))
+    damaged[UNKNOWN, "number of values"] += unreadable
     return OperationTable(
         valid_rows[~is_repeated], damaged, Counter(valid_rows.loc[is_repeated, "rank"].tolist())
     )
+
+
+def _name_kinds(rows: pd.DataFrame) -> None:
+    """Replace the kinds of rows by those of `KINDS`; operations that only the kind tells enter the name."""
+    texts = rows["kind"].str.strip().str.lower()
+    kinds = {}
+    for text in texts.unique():
+        op = operation(text)
+        kinds[text] = text if text in KINDS else _KIND_WORDS.get(text) or (_kind(text) if op else text)
+        if op is not None and kinds[text] == "collective":
+            is_named = rows["name"].map({name: operation(name) is not None for name in rows["name"].unique()})
+            rows["name"] = rows["name"].where((texts != text) | is_named, rows["name"] + f" ({text})")
+    rows["kind"] = texts.map(kinds)
 
 
 def _one_after_another(rows: pd.DataFrame) -> pd.Series:

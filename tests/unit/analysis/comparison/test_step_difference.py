@@ -68,7 +68,7 @@ def test_the_step_is_the_elapsed_time_and_its_parts_are_means_over_steps_and_ran
 def test_a_quicker_rank_makes_steps_uneven() -> None:
     a = profiled("a", [[(100, 0, 0, 0, 0)] * 3] * 2)
     b = profiled("b", [[(100, 0, 0, 0, 0)] * 3, [(70, 0, 0, 0, 0)] * 3])
-    assert differences([a], [b])["uneven steps"] == 15
+    assert differences([a], [b])["outside steps"] == 15
 
 
 def test_unknown_waiting_counts_as_communication_on_both_sides() -> None:

@@ -35,7 +35,7 @@ def test_idle_time_is_divided_by_cause_on_each_side_and_every_cause_has_its_patt
 
 
 def test_both_bars_have_one_scale_and_a_part_below_zero_is_only_a_figure() -> None:
-    (a, b), parts = side_accounts(rows(("compute", 600, 1_000), ("uneven steps", -100, 0)), [])
+    (a, b), parts = side_accounts(rows(("compute", 600, 1_000), ("outside steps", -100, 0)), [])
     assert (a.width, b.width) == (60, 100)
     assert [one.name for one in a.slices] == ["compute"]
     assert [(part.a, part.difference) for part in parts] == [

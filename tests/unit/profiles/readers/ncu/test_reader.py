@@ -273,8 +273,8 @@ def test_a_list_of_numbers_is_not_taken_for_a_decimal_comma(page: str, tmp_path:
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (b"", "holds no table of Nsight Compute."),
-        (b"name,time\nkernel,3\n", "holds no table of Nsight Compute."),
+        (b"", "holds no table of Nsight Compute, and no operations: these need rank, "),
+        (b"name,time\nkernel,3\n", "holds no table of Nsight Compute, and no operations: these need rank, "),
         (
             b"==PROF== \n==ERROR== No metrics to collect found in sections.\n",
             "ncu says 'No metrics to collect",

@@ -87,13 +87,30 @@ def test_other_columns_in_seconds_are_read(tmp_path: Path) -> None:
     assert table["microbatch"].unique().tolist() == [3]
 
 
+def test_kinds_may_be_operations_of_collectives_or_words_of_programs(tmp_path: Path) -> None:
+    texts = ["Kernel", "comm", "all-gather", "isend"]
+    rows = ROWS.assign(kind=texts, name=["f", "bcast", "weights", "p2p"])
+    table = read_table(written(tmp_path, rows, "words.csv")).rows
+    assert sorted(zip(table["kind"], table["name"], strict=True)) == [
+        ("collective", "bcast"),
+        ("collective", "weights (all-gather)"),
+        ("compute", "f"),
+        ("send", "p2p"),
+    ]
+
+
 def test_damaged_rows_are_counted_and_a_table_without_others_is_refused(tmp_path: Path) -> None:
     bad = ROWS.assign(duration_ns=[-1, 2, 10, 5], kind=["compute", "send", "recv", "other"])
-    assert read_table(written(tmp_path, bad, "bad.csv")).damaged == {0: 1, 1: 1, UNKNOWN: 0}
+    assert read_table(written(tmp_path, bad, "bad.csv")).damaged == {
+        (0, "duration_ns"): 1,
+        (1, "kind ('other')"): 1,
+        (UNKNOWN, "number of values"): 0,
+    }
     timeline = read_profile(written(tmp_path, bad, "bad.csv"))
     assert isinstance(timeline, Timeline)
     assert [loss.sentence for loss in timeline.origin.losses] == [
-        "2 of 4 rows of the table have no valid number or kind and are left out"
+        "1 of 4 rows of the table has no valid duration_ns and is left out",
+        "1 of 4 rows of the table has no valid kind ('other') and is left out",
     ]
     with pytest.raises(DamagedInput, match="no valid operation: a row needs numbers"):
         read_table(written(tmp_path, ROWS.assign(kind="other"), "none.csv"))
@@ -150,7 +167,7 @@ def test_a_table_that_is_cut_off_keeps_its_whole_rows(tmp_path: Path) -> None:
     path.write_text(path.read_text()[: -len("d,compute,12,5,")])
     table = read_table(path)
     assert len(table.rows) == 3
-    assert table.damaged == {UNKNOWN: 1}
+    assert table.damaged == {(UNKNOWN, "number of values"): 1}
     ranks = several_ranks(path)
     assert ranks is not None
     lost = [read_profile(path, ProfilePart(ranks, place)).origin.losses for place in range(2)]
