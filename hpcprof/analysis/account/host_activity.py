@@ -202,7 +202,9 @@ def places_of(timeline: Timeline, begin: int, end: int) -> Places:
         (process, thread): innermost(placed.take(rows))
         for (process, thread), rows in rows_by_key(open_ranges.process, open_ranges.thread)
     }
-    return Places(texts, threads, threads.get(marking_thread(timeline), NOWHERE))
+    # The capture as the only step has no marking thread.
+    marking = threads.get(marking_thread(timeline), NOWHERE) if len(steps) else NOWHERE
+    return Places(texts, threads, marking)
 
 
 def _paths(names: Sequence[str], above: Ints, step: str) -> list[str]:

@@ -460,8 +460,12 @@ def _slack(run: RunMpi, zeros: Mapping[int, int]) -> Ints:
     receives = ops.matched_receives
     parts = [completed[receives] - begun[ops.partner[receives]]]
     for op, rows in collective_tables(run):
-        if ops.ops[op] in WAITING - ON_WINDOWS_AND_FILES:
+        name = ops.ops[op]
+        if name in WAITING - ON_WINDOWS_AND_FILES:
             parts.append(completed[rows].min(axis=1) - begun[rows].max(axis=1))
+        elif name in FROM_ROOT | TO_ROOT:
+            pairs = [pair for _, pair in _rank_pairs(ops, name, rows)]
+            parts += [completed[pair[:, 1]] - begun[pair[:, 0]] for pair in pairs]
     return np.concatenate(parts)
 
 
@@ -482,6 +486,9 @@ def _pairs(run: RunMpi) -> Iterator[tuple[tuple[int, int], tuple[Ints, Ints]]]:
         key = int(ops.rank[rows[0, 0]]), int(ops.rank[rows[0, 1]])
         yield key, (calls.own_start[ops.begin[rows]], calls.own_end[ops.completes[rows]])
     for op, rows in collective_tables(run):
+        if ops.ops[op] in ALIGNING:
+            # The others end together.
+            rows = rows[(ops.begin[rows] != ops.completes[rows]).any(axis=1)]
         for key, pair in _rank_pairs(ops, ops.ops[op], rows):
             yield key, (calls.own_start[ops.begin[pair]], calls.own_end[ops.completes[pair]])
 
@@ -492,8 +499,8 @@ def _rank_pairs(ops: MatchedOperations, op: str, rows: Ints) -> Iterator[tuple[t
     In a collective in which all wait, neighbours in the communicator receive from each other. In others, the
     root receives from all ranks, or all ranks receive from the root.
     """
-    ranks = ops.rank[rows[0]]
-    if op in WAITING - ALIGNING:
+    ranks = ops.rank[rows[0]] if len(rows) else []
+    if op in WAITING:
         sides = [(at + by, at + 1 - by) for at in range(len(ranks) - 1) for by in (0, 1)]
         yield from (((int(ranks[a]), int(ranks[b])), rows[:, [a, b]]) for a, b in sides)
     elif op in FROM_ROOT | TO_ROOT:

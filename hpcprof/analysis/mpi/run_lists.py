@@ -13,7 +13,7 @@ The ends of windows are found without a match of all messages:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -22,9 +22,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcprof.analysis.mpi.unnamed_collectives import UnnamedCollectives, named_communicators
 from hpcprof.analysis.mpi.unnamed_receives import RankMessages, messages_of_unnamed
 from hpcprof.profiles.collective_operations import POINT_TO_POINT, WAITING
 from hpcprof.profiles.columns.unique import numbered_rows, position_in_group
+from hpcprof.profiles.readers.communicators import ALTERNATIVE
 from hpcprof.profiles.timeline import AFTER_ALL, BEFORE_ALL, Ints, Mask
 
 if TYPE_CHECKING:
@@ -56,9 +58,15 @@ class NumberedTexts:
         import pandas as pd
 
         codes, values = pd.factorize(column)
-        numbers = [self._number.setdefault(str(value), len(self._number)) for value in values]
         # The code of a missing text, -1, selects the last one.
-        return np.array([*numbers, NONE], np.int64)[codes]
+        return np.append(self.add_all(map(str, values)), NONE)[codes]
+
+    def add_all(self, texts: Iterable[str | None]) -> Ints:
+        """Return the number of each text, `NONE` of None; new ones are added."""
+        numbers = [
+            NONE if text is None else self._number.setdefault(text, len(self._number)) for text in texts
+        ]
+        return np.array(numbers, np.int64)
 
     def chosen(self, names: frozenset[str]) -> Ints:
         """Return the numbers of the texts in ``names``."""
@@ -76,6 +84,12 @@ class _RankRows:
     calls: Mapping[str, _Column]
     operations: Mapping[str, _Column]
     threads: Ints
+
+    def ends(self, chosen: Ints) -> Ints:
+        """Return when the calls that end some operations end, in ns on the clock of the rank."""
+        begin, end = (self.operations[name][chosen].astype(np.int64) for name in ("begin", "end"))
+        last = np.where(end == NONE, begin, begin + end)
+        return (self.calls["start"][last].astype(np.int64) + self.calls["length"][last]).astype(np.int64)
 
 
 class Communicators(msgspec.Struct, frozen=True):
@@ -193,8 +207,8 @@ class RunLists(msgspec.Struct, dict=True):
 
     @cached_property
     def _rows(self) -> dict[int, _RankRows]:
-        """The rows of each rank; a receive without a recorded message gets the one that matches it."""
-        rows = self._added
+        """The rows of each rank, with what receives and nonblocking collectives lack where it follows."""
+        rows = self._with_communicators()
         groups = _communicators(self.comms, rows)
         world = _world_communicator(groups, rows)
         message, sends = self.ops.chosen(POINT_TO_POINT), self.ops.chosen(_SENDS)
@@ -202,6 +216,33 @@ class RunLists(msgspec.Struct, dict=True):
             {rank: _messages(item.operations, groups, world, message, sends) for rank, item in rows.items()}
         )
         return rows | {rank: _with_messages(rows[rank], *columns) for rank, columns in messages.items()}
+
+    def _with_communicators(self) -> dict[int, _RankRows]:
+        """Return the rows with the communicators of collectives that may belong to several."""
+        alternatives = {
+            number: text.split(ALTERNATIVE) for number, text in enumerate(self.comms) if ALTERNATIVE in text
+        }
+        places = {
+            rank: np.flatnonzero(np.isin(rows.operations["comm"], [*alternatives]))
+            for rank, rows in self._added.items()
+        }
+        unnamed = {
+            rank: UnnamedCollectives(
+                alternatives[int(self._added[rank].operations["comm"][chosen[0]])],
+                self._added[rank].operations["op"][chosen].astype(np.int64),
+                self._added[rank].ends(chosen),
+            )
+            for rank, chosen in places.items()
+            if len(chosen)
+        }
+        rows = dict(self._added)
+        for rank, names in named_communicators(unnamed).items():
+            columns = {"comm": rows[rank].operations["comm"].astype(np.int64)}
+            columns["comm"][places[rank]] = self.comms.add_all(names)
+            rows[rank] = replace(
+                rows[rank], operations={**rows[rank].operations, **_shrink_columns(columns)}
+            )
+        return rows
 
     @cached_property
     def communicators(self) -> Communicators:

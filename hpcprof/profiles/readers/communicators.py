@@ -14,6 +14,8 @@ from hpcprof.profiles.columns.unique import rows_by_key
 from hpcprof.profiles.timeline import NO_BYTES, NO_PEER, UNKNOWN_RANKS, Ints
 
 WORLD = "MPI_COMM_WORLD"
+ALTERNATIVE = " or "
+"""Separates the names of the communicators of which a collective may have any."""
 NOBODY = -1
 """Stands for an unknown rank."""
 _SHOWN_RUNS, _SHOWN_RANKS = 4, 3

@@ -7,7 +7,7 @@ completions, they are calls that wait and test (`completions`).
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,6 +23,7 @@ from hpcprof.profiles.columns.joins import latest_rows
 from hpcprof.profiles.columns.unique import distinct, map_unique, numbered_rows
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
 from hpcprof.profiles.readers.communicators import (
+    ALTERNATIVE,
     NULL,
     UNKNOWN,
     WORLD,
@@ -173,6 +174,22 @@ def communicators(archive: Archive, rank: int) -> tuple[list[Communicator], dict
     return [*joined, UNKNOWN if joined else world], place
 
 
+def _possible_communicator(comms: Sequence[Communicator], rank: int) -> Communicator:
+    """Return the communicator of a rank's collectives that name none; with several, its name has them all.
+
+    Communicators of the same ranks count once. The last one of ``comms`` stands for those without a reference.
+    """
+    several = {
+        comm.members.tobytes(): comm
+        for comm in reversed(comms)
+        if comm.members is not None and len(comm.members) > 1 and rank in comm.members
+    }
+    if len(several) == 1:
+        return next(iter(several.values()))
+    names = [comm.name for comm in reversed(several.values()) if comm.name is not None]
+    return Communicator(ALTERNATIVE.join(names)) if names else comms[-1]
+
+
 def operations(
     events: CalledEvents, archive: Archive, rank: int, process: int, strings: StringTable
 ) -> tuple[MpiOperations, list[Loss]]:
@@ -195,11 +212,11 @@ def operations(
     described_events, kind = events.take(described), operation[described]
     message = ~np.isin(described_events.kind, _COLLECTIVE_KINDS)
     comms, place = communicators(archive, rank)
+    if len(comms) > 1:
+        comms.insert(-1, _possible_communicator(comms, rank))
     number = _translate_ranks(described_events.communicator, place, len(comms) - 1)
-    if all(comm.size in (1, len(archive.world)) for comm in comms[:-1]):
-        # The communicator that a collective does not name is that of all ranks where there is no other.
-        world = next((row for row, comm in enumerate(comms) if comm.name == WORLD), len(comms) - 1)
-        number[~message & (number == len(comms) - 1)] = world
+    if len(comms) > 1:
+        number[~message & (number == len(comms) - 1)] = len(comms) - 2
     size, rank_in = (np.array([getattr(c, name) for c in comms])[number] for name in ("size", "rank"))
     names = strings.add_all(comm.name for comm in comms)
     within = np.where(described_events.peer < _NO_RANKS, described_events.peer, NO_PEER)

@@ -508,8 +508,12 @@ def test_waits_for_a_rank_that_took_long_once_are_none_of_each_step() -> None:
     assert not [*unexplained_in_mpi(built.graph, usual, [], 6 * MS)]
 
 
-def test_a_capture_without_steps_is_explained_as_one() -> None:
-    found = simulate(RANKS, 2, halo(2, 4 * MS)).explain()
+@pytest.mark.parametrize("range_name", ["", "main"])
+def test_a_capture_without_steps_is_explained_as_one(range_name: str) -> None:
+    simulated = simulate(RANKS, 2, halo(2, 4 * MS))
+    if range_name:
+        simulated.program.ranges += [(rank, range_name, 0, 2 * simulated.elapsed) for rank in range(RANKS)]
+    found = simulated.explain()
     assert (found.step.source, found.step.explained_steps) == ("capture", 1)
     first = found.shown()[0]
     assert (first.cause, first.ranks) == (Cause.LATE_RANK_HOST, (2,))

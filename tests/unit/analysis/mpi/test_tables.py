@@ -441,6 +441,36 @@ def test_ranks_of_one_node_have_its_clock_unless_their_messages_deny_it() -> Non
     assert not any(one.of_node for _, one in aligned_by_mpi(lists, zeros=wrong))
 
 
+def test_ranks_of_one_node_have_its_clock_if_only_rooted_collectives_join_them() -> None:
+    ahead = {0: 0, 1: 7_000_000, 2: -3_000_000}
+    program = Program(3, ahead=ahead)
+    program.everywhere("MPI_Gather", "Gather", [900_000, 200_000, 990_000], 1_000_000, root=0)
+    lists = run_lists(program.lists())
+    ((_, clock),) = aligned_by_mpi(lists, zeros=ahead)
+    assert clock.of_node
+    # With this one, the root would have the value of rank 2 before rank 2 gives it.
+    wrong = {**ahead, 2: -4_000_000}
+    assert not any(one.of_node for _, one in aligned_by_mpi(lists, zeros=wrong))
+
+
+def test_nonblocking_collectives_align_the_clocks_though_ranks_wait_late_for_them() -> None:
+    program = Program(2, ahead={1: 5_000_000})
+    for step in range(12):
+        begin, late = 1_000_000 * step, step % 2
+        for rank in range(2):
+            start = begin + 300_000 * (rank == late)
+            end = begin + 310_000 + 200_000 * (rank == 1)
+            collective = {"op": "AllReduce", "bytes": 8, "end": end, "wait": 5_000}
+            program.call(rank, "MPI_Iallreduce", start, start + 2_000, collective)
+            program.call(rank, "MPI_Wait", end - 5_000, end)
+    (clocks,) = connect(aligned_by_mpi(run_lists(program.lists())))
+    moments = [
+        int(clock.to_common(np.array([program.ahead.get(rank, 0)]))[0])
+        for rank, clock in clocks.clocks.items()
+    ]
+    assert abs(moments[1] - moments[0]) <= 100_000
+
+
 def test_one_collective_of_all_aligns_ranks_of_one_clock_rate_that_nothing_else_connects() -> None:
     ahead = {0: 0, 1: 70_000_000, 2: 69_000_000, 3: 69_400_000}
     program = Program(4, ahead=ahead)
