@@ -41,6 +41,9 @@ _MIN_TIME_PCT = 10.0
 _SMALL_BYTES = 64 << 10
 """Maximum mean size of small reads and writes, in bytes."""
 
+_MIN_SIEVED_SHARE = 0.1
+"""Minimum bytes that MPI-IO reads to write parts of blocks, as a share of the bytes that it writes."""
+
 _TIMES_SLOWER = 2
 """Minimum ratio of a slow rank's time in a file to the mean of all ranks."""
 
@@ -114,6 +117,7 @@ def slow_files(files: pd.DataFrame) -> Finding | str:
         last, calls = f"rank {wait['late_rank']:.0f}", f"collective calls on {wait['file']}"
         text = f"the other ranks wait {wait['wait_s']:.3g} s in all for {last} in {calls}"
         patterns.append((wait, "wait_s", text, "Divide what is read and written among all ranks."))
+    patterns += _read_before_writes(by_file.values())
     evidence = [(Evidence(FILES, None, column, row[column]), text) for row, column, text, _ in patterns]
     remedy = " ".join(filter(None, (advice for *_, advice in patterns))) or cause_of(Cause.SLOW_IO).remedy
     count = f"{len(chosen)} files such as " if len(chosen) > 1 else ""
@@ -152,6 +156,7 @@ def _file_patterns(row: Mapping[str, Any], *inner: Mapping[str, Any]) -> Iterato
     calls, seconds = row["reads"] + row["writes"], _own_seconds(row)
     size = row["read_bytes"] + row["written_bytes"]
     meta = row["meta_s"] - (row["wait_s"] or 0.0)
+    is_collective = row["module"] == "MPI-IO" and row["independent"] <= calls / 2
     if meta > seconds / 2:
         is_opened = row["opens"] >= row["users"] / 2
         yield (
@@ -166,7 +171,8 @@ def _file_patterns(row: Mapping[str, Any], *inner: Mapping[str, Any]) -> Iterato
         yield (
             "reads" if row["reads"] > row["writes"] else "writes",
             f"{counted(calls, 'call')} move {format_bytes(size / calls)} each on average",
-            "Read and write more at once: larger buffers, or collective calls of MPI-IO.",
+            "Read and write more at once: larger buffers"
+            + ("." if is_collective else ", or collective calls of MPI-IO."),
         )
     unaligned = max(module["unaligned"] for module in (row, *inner))
     if unaligned > max(module["reads"] + module["writes"] for module in inner or (row,)) / 2:
@@ -195,6 +201,29 @@ def _file_patterns(row: Mapping[str, Any], *inner: Mapping[str, Any]) -> Iterato
             "slowest_s",
             f"rank {row['slowest_rank']:.0f} takes {row['slowest_s']:.3g} s, the mean is {mean:.3g} s",
             f"Look at what rank {row['slowest_rank']:.0f} reads and writes for others.",
+        )
+
+
+def _read_before_writes(
+    files: Iterable[Sequence[Mapping[str, Any]]],
+) -> Iterator[tuple[Mapping[str, Any], str, str, str]]:
+    """Yield the row, column, sentence and advice on blocks that MPI-IO reads to write a part of them.
+
+    ``files`` has the rows of each file by module.
+    """
+    modules = [{row["module"]: row for row in rows} for rows in files]
+    pairs = [(file["MPI-IO"], file["POSIX"]) for file in modules if {"MPI-IO", "POSIX"} <= {*file}]
+    extra = [(below["read_bytes"] - row["read_bytes"], below) for row, below in pairs if row["written_bytes"]]
+    read = sum(max(size, 0) for size, _ in extra)
+    if read > _MIN_SIEVED_SHARE * sum(row["written_bytes"] for row, _ in pairs):
+        _, most = max(extra, key=lambda item: item[0])
+        yield (
+            most,
+            "read_bytes",
+            f"MPI-IO reads {format_bytes(read)} that the program does not ask for, most of {most['file']}: "
+            "blocks of which it writes a part (data sieving)",
+            "Let some ranks write whole blocks for all (romio_cb_write=enable), and write without reading "
+            "(romio_ds_write=disable).",
         )
 
 

@@ -489,7 +489,7 @@ def _pairs(run: RunMpi) -> Iterator[tuple[tuple[int, int], tuple[Ints, Ints]]]:
         if ops.ops[op] in ALIGNING:
             # The others end together.
             rows = rows[(ops.begin[rows] != ops.completes[rows]).any(axis=1)]
-        for key, pair in _rank_pairs(ops, ops.ops[op], rows):
+        for key, pair in _rank_pairs(ops, ops.ops[op], rows) if len(rows) else ():
             yield key, (calls.own_start[ops.begin[pair]], calls.own_end[ops.completes[pair]])
 
 
@@ -499,7 +499,7 @@ def _rank_pairs(ops: MatchedOperations, op: str, rows: Ints) -> Iterator[tuple[t
     In a collective in which all wait, neighbours in the communicator receive from each other. In others, the
     root receives from all ranks, or all ranks receive from the root.
     """
-    ranks = ops.rank[rows[0]] if len(rows) else []
+    ranks = ops.rank[rows[0]]
     if op in WAITING:
         sides = [(at + by, at + 1 - by) for at in range(len(ranks) - 1) for by in (0, 1)]
         yield from (((int(ranks[a]), int(ranks[b])), rows[:, [a, b]]) for a, b in sides)

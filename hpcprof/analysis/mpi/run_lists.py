@@ -239,9 +239,7 @@ class RunLists(msgspec.Struct, dict=True):
         for rank, names in named_communicators(unnamed).items():
             columns = {"comm": rows[rank].operations["comm"].astype(np.int64)}
             columns["comm"][places[rank]] = self.comms.add_all(names)
-            rows[rank] = replace(
-                rows[rank], operations={**rows[rank].operations, **_shrink_columns(columns)}
-            )
+            rows[rank] = replace(rows[rank], operations={**rows[rank].operations, **_shrink_columns(columns)})
         return rows
 
     @cached_property

@@ -48,7 +48,9 @@ def named_communicators(ranks: Mapping[int, UnnamedCollectives]) -> dict[int, li
     likeliest = sorted(supported, key=lambda name: -support[name])
     result: dict[int, list[str | None]] = {rank: [None] * len(item.op) for rank, item in ranks.items()}
     for place in range(max(map(len, result.values()), default=0)):
-        close = [name for name in largest if place < len(distance[name]) and distance[name][place] <= _TOGETHER_NS]
+        close = [
+            name for name in largest if place < len(distance[name]) and distance[name][place] <= _TOGETHER_NS
+        ]
         for name in (*close, *likeliest):
             group = members[name]
             if all(place < len(result[rank]) and result[rank][place] is None for rank in group):

@@ -177,7 +177,7 @@ def communicators(archive: Archive, rank: int) -> tuple[list[Communicator], dict
 def _possible_communicator(comms: Sequence[Communicator], rank: int) -> Communicator:
     """Return the communicator of a rank's collectives that name none; with several, its name has them all.
 
-    Communicators of the same ranks count once. The last one of ``comms`` stands for those without a reference.
+    Communicators of the same ranks count once. The last one of ``comms`` stands for unknown ones.
     """
     several = {
         comm.members.tobytes(): comm

@@ -214,6 +214,23 @@ def test_a_run_without_profiles_that_waits_for_files_says_how_it_uses_them() -> 
     )
 
 
+def test_blocks_that_are_read_to_write_a_part_of_them_are_named() -> None:
+    outer = accesses("MPI-IO", 1000 * 4096, 30.0, independent=20)
+    inner = accesses("POSIX", 1000 * 4096, 27.0, read_bytes=3000 * 1024)
+    assert told(inner, outer)[2:] == (
+        "1,000 calls move 4.096 kB each on average",
+        "MPI-IO reads 3.072 MB that the program does not ask for, most of /scratch/out.h5: blocks of which "
+        "it writes a part (data sieving)",
+    )
+    finding = slow_files(pd.DataFrame([inner, outer]))
+    # The calls are collective already.
+    assert isinstance(finding, Finding) and "or collective calls" not in finding.remedy
+    assert finding.remedy.endswith("(romio_ds_write=disable).")
+    # What the program reads itself, or does not write, is no such block.
+    assert len(told(inner, outer | {"read_bytes": 3000 * 1024})) == 3
+    assert len(told(inner, outer | {"written_bytes": 0, "read_bytes": 1000 * 4096})) == 3
+
+
 def test_files_that_are_used_alike_are_judged_together() -> None:
     large, files = 1000 << 20, [f"/scratch/out-{rank}" for rank in range(4)]
     own = [

@@ -11,7 +11,10 @@ from hpcprof.analysis.mpi.unnamed_collectives import UnnamedCollectives, named_c
 from tests.unit.analysis.mpi.programs import WORLD, Program
 
 MS = 1_000_000
-ROWS, COLUMNS = {0: "row 0", 1: "row 0", 2: "row 1", 3: "row 1"}, {0: "left", 1: "right", 2: "left", 3: "right"}
+ROWS, COLUMNS = (
+    {0: "row 0", 1: "row 0", 2: "row 1", 3: "row 1"},
+    {0: "left", 1: "right", 2: "left", 3: "right"},
+)
 LOOPS = {
     "rows": [ROWS],
     "rows and columns": [ROWS, COLUMNS],
