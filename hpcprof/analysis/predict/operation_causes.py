@@ -58,6 +58,7 @@ _REMEDIES = {
     "microbatches or an interleaved schedule.",
     Cause.EXPOSED_COMMUNICATION: "Overlap {names} with compute, and check the links of {ranks}.",
 }
+_ALONE_ON_STAGE = " No other rank has its stage {stage}: if its layers take longer, move some to other stages."
 
 
 @dataclass(frozen=True, eq=False)
@@ -313,8 +314,12 @@ def _finding(
         who = f"{place} {value}" if value is not None else "all ranks"
         texts = (f"if only {who} keeps its measured times, the ideal step is {slowdown:.3f} times as long",)
         evidence = (Evidence("operation_slowdowns", None, "slowdown", slowdown),)
-    where = listed(names, _MOST_NAMES) + (f" on stage {stages[0]}" if len(stages) == 1 else "")
     subject = named_ranks(ranks) if len(ranks) < rows["rank"].nunique() else "all ranks"
+    is_alone = {*rows.loc[rows["stage"].isin(stages), "rank"]} == {*ranks}
+    remedy = _REMEDIES[cause].format(ranks=subject, stage=value, names=listed(names, _MOST_NAMES))
+    if place == "rank" and cause is Cause.LATE_RANK_COMPUTE and len(stages) == 1 and is_alone:
+        remedy += _ALONE_ON_STAGE.format(stage=stages[0])
+    where = listed(names, _MOST_NAMES) + (f" on stage {stages[0]}" if len(stages) == 1 else "")
     return Finding(
         cause=cause,
         ranks=ranks,
@@ -324,7 +329,7 @@ def _finding(
         saving_high_ns=round(mean + half),
         share_pct=round(100 * mean / step, 3),
         evidence=evidence,
-        remedy=_REMEDIES[cause].format(ranks=subject, stage=value, names=listed(names, _MOST_NAMES)),
+        remedy=remedy,
         confidence="high" if slowdown is not None else "medium",
         evidence_text=texts,
     )

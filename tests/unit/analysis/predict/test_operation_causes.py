@@ -99,6 +99,10 @@ def test_a_worker_with_slow_operations_of_one_kind_is_the_first_finding(job: pd.
         (2,),
         "backward-compute on stage 1",
     )
+    assert "No other rank" not in first.remedy
+    alone = explain_operations(table[table["replica"] == table["replica"][slow].iloc[0]])[0].findings[0]
+    assert alone.ranks == (2,)
+    assert "No other rank has its stage 1" in alone.remedy
     # It gains what the other ranks of its stage show, not what a mean with its own times shows.
     like_others = what_if_operations(table, parse_changes(["rank:2=median"])).elapsed_ns
     replayed = what_if_operations(table, []).elapsed_ns
