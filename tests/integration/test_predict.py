@@ -68,3 +68,17 @@ def test_mistakes_are_one_sentence(hpcprof: Hpcprof, tmp_path: Path) -> None:
         found = predict(*arguments)
         assert found.returncode == 2, found.stderr
         assert said in found.stderr
+
+
+def test_one_rank_of_several_is_reported_and_not_predicted(hpcprof: Hpcprof, tmp_path: Path) -> None:
+    rows = program(2)[0]
+    (tmp_path / "alone").mkdir()
+    path = str(tmp_path / "alone" / "timers.csv")
+    rows[rows["rank"] == 1].to_csv(path, index=False)
+    opened = hpcprof_package.open(path, runs_dir=tmp_path / "runs")
+    opened.collect()
+    assert opened.explain().findings
+    assert opened.skew()["verdict"].tolist() == ["unknown"]
+    refused = hpcprof("predict", "--runs-dir", str(tmp_path / "runs"), path, "--ranks", "4")
+    assert refused.returncode == 1
+    assert "a prediction needs all ranks that communicate" in refused.stderr

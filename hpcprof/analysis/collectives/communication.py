@@ -52,7 +52,7 @@ class Communication:
         """The clocks that collectives align, see `align_clocks`, else those of a table of operations."""
         aligned = align_clocks(self.collectives)
         for calls in self.collectives if self.shares_clock else ():
-            if len(calls.seq) and clock_key(calls) not in aligned:
+            if len(calls.seq) and len(calls.ranks) > 1 and clock_key(calls) not in aligned:
                 aligned[clock_key(calls)] = one_clock([0] * len(calls.ranks), len(calls.seq), 0.0)
         return aligned
 

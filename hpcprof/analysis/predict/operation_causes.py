@@ -58,7 +58,9 @@ _REMEDIES = {
     "microbatches or an interleaved schedule.",
     Cause.EXPOSED_COMMUNICATION: "Overlap {names} with compute, and check the links of {ranks}.",
 }
-_ALONE_ON_STAGE = " No other rank has its stage {stage}: if its layers take longer, move some to other stages."
+_ALONE_ON_STAGE = (
+    " No other rank has its stage {stage}: if its layers take longer, move some to other stages."
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,6 +196,8 @@ def explain_operations(
         key=lambda finding: -(finding.saving_ns or 0),
     )
     unknown = [NotJudged("causes inside operations", "a table of operations has neither kernels nor calls")]
+    if table["rank"].nunique() == 1 and table["kind"].isin(COMMUNICATION).any():
+        unknown.append(NotJudged("waiting for peers", "the table lacks them: communication includes it"))
     if len(replay.graphs) == MOST_KINDS:
         most = f"only the {MOST_KINDS} most frequent kinds of steps are replayed, by their operations"
         unknown.append(NotJudged("steps of other kinds", most))

@@ -181,16 +181,19 @@ def predict_runs(
 
     The other runs are of the same program on few ranks too, as further samples of the network. A measured
     network of ``site``, by default the site of the first run, replaces them. Raises HpcprofError if a run has
-    not been collected or has no steps, or if the steps of its table overlap, and UsageError if its mesh is
-    ambiguous or does not allow a number of ranks.
+    not been collected or has no steps, or if its table lacks the partners of its only rank or has steps that
+    overlap, and UsageError if its mesh is ambiguous or does not allow a number of ranks.
     """
     from hpcprof.analysis.predict.operation_causes import refuse_overlap
+    from hpcprof.analysis.predict.operation_graph import COMMUNICATION
     from hpcprof.analysis.predict.scale import Predictor
 
     tables = [run_operations(run, store) for run in runs]
     for run, table in zip(runs, tables, strict=True):
         if operations_of(run, store) is not None:
             refuse_overlap(table)
+            if table["rank"].nunique() == 1 and table["kind"].isin(COMMUNICATION).any():
+                raise HpcprofError(f"a prediction needs all ranks that communicate; {run.id} has one.")
     manifest = runs[0].manifest
     job = manifest.job if manifest else None
     per_node = ranks_per_node or (max(job.ranks // job.nodes, 1) if job else None)

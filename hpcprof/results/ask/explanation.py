@@ -317,7 +317,8 @@ def _compute_and_store(
     }
     outcomes = {name: in_declared_columns(outcome, ANALYSES[name]) for name, outcome in outcomes.items()}
     late_ranks = store.table(run.id, "skew_summary"), store.table(run.id, "skew")
-    outcomes |= _late_ranks(explanation, *late_ranks, replayed=len(slowdowns) > 0)
+    replayed = explanation.step.ranks > 1 and len(slowdowns) > 0
+    outcomes |= _late_ranks(explanation, *late_ranks, replayed=replayed)
     text = msgspec.json.encode({**explanation.as_json(), _VERSION_KEY: _VERSION}).decode()
     try:
         return explanation, store.put_analyses(run.id, WHOLE_RUN, outcomes, sha256, text)

@@ -53,22 +53,22 @@ def read(path: Path, part: ProfilePart | None = None) -> Timeline:
     whole = read_table(path)
     table = whole.rows
     world = int(table["rank"].nunique())
+    has_partners_elsewhere = world == 1 and bool(_communicates(table).any())
     if part is not None:
         table = table[table["rank"].isin(part.processes)]
     lost = _losses(whole, {*table["rank"]}, part is None or part.first)
     strings = StringTable()
     threads = {name: 1 + number for number, name in enumerate(sorted(table["name"].unique()))}
-    communicates = ~table["kind"].isin((*_HOST, "compute"))
     computing = table[table["kind"] == "compute"]
     ranges = _ranges(table, strings)
     operators = Operators(**_spans(computing), name=strings.add_all(computing["name"]))
-    communication = _communication(table[communicates], strings, threads)
+    communication = _communication(table[_communicates(table)], strings, threads)
     return Timeline(
         origin=Origin(
             path=path,
             kind=OPERATIONS.name,
             rank=int(table["rank"].iloc[0]) if table["rank"].nunique() == 1 else None,
-            world_size=world,
+            world_size=None if has_partners_elsewhere else world,
             start_utc_ns=0,
             losses=tuple(lost),
         ),
@@ -80,6 +80,10 @@ def read(path: Path, part: ProfilePart | None = None) -> Timeline:
         operators=operators,
         host_collectives=communication,
     )
+
+
+def _communicates(rows: pd.DataFrame) -> "pd.Series[bool]":
+    return ~rows["kind"].isin((*_HOST, "compute"))
 
 
 def _losses(table: OperationTable, ranks: set[int], first: bool) -> list[Loss]:

@@ -6,7 +6,7 @@ Timers of a program write it (Megatron's, NeMo's, or its own). Columns, of which
 ``rank, step``         who and when
 ``name, kind``         the kind is one of `KINDS`, a word of `_KIND_WORDS`, or a collective's operation
 ``start_ns``           since any moment that all ranks share, or since the beginning of the step
-``duration_ns``        with the time that communication waits for its peers
+``duration_ns``        with the time that communication waits for its peers; or ``end_ns``
 ``stage``              the stage of the pipeline
 ``microbatch, chunk``  the chunk is that of the whole model
 ``group``              a name that the ranks of a collective share
@@ -60,12 +60,16 @@ _KIND_WORDS = {
 _UNITS = {"us": 1e3, "ms": 1e6, "s": 1e9}
 """Units of time that end the name of a column in place of ``ns``, in ns."""
 _TIMES = {
-    f"{time}_{unit}": (f"{time}_ns", ns) for time in ("start", "duration") for unit, ns in _UNITS.items()
+    f"{time}_{unit}": (f"{time}_ns", ns)
+    for time in ("start", "duration", "end")
+    for unit, ns in _UNITS.items()
 }
 _TIMES |= {"start_ts": ("start_ns", 1e9), "duration": ("duration_ns", 1e9)}
 """Columns of times in other units: the column in ns that takes their place, and their unit in ns."""
 _ALIASES = {"optype": "name", "mb_id": "microbatch", "gmc": "chunk", "dp_rank": "replica"}
 _ALIASES |= {name: in_ns for name, (in_ns, _) in _TIMES.items()}
+_END = "end_ns"
+"""May take the place of ``duration_ns``."""
 _TEXTS = ("name", "kind", "group")
 _SEPARATORS = (",", ";", "\t")
 _MAX_MISSING = 1
@@ -115,6 +119,7 @@ def _header(path: Path) -> tuple[list[str], str]:
 def _missing_columns(columns: list[str]) -> list[str]:
     names = {_ALIASES.get(name, name) for name in columns}
     names |= {"kind"} if "optype" in columns else set()
+    names |= {"duration_ns"} if _END in names else set()
     return [name for name in REQUIRED if name not in names]
 
 
@@ -170,6 +175,9 @@ def _read(path: Path, _modified_ns: int, _size: int) -> OperationTable:
     for name in {*_TIMES} & {*rows.columns}:
         rows[name] = pd.to_numeric(rows[name], errors="coerce").astype(float) * _TIMES[name][1]
     rows = rows.rename(columns=_ALIASES)
+    if "duration_ns" not in rows:
+        start, end = (pd.to_numeric(rows[name], errors="coerce") for name in ("start_ns", _END))
+        rows["duration_ns"] = end - start
     rows["name"] = rows["name"].astype(str)
     if "kind" not in rows:
         rows["kind"] = rows["name"].map({name: _kind(name) for name in rows["name"].unique()})
@@ -178,7 +186,7 @@ def _read(path: Path, _modified_ns: int, _size: int) -> OperationTable:
 
 def _arrow(path: Path) -> tuple[pa.Table, int]:
     """Return the columns of a file that have a meaning, and the number of rows that cannot be read."""
-    wanted = {*REQUIRED, *OPTIONAL, *_ALIASES}
+    wanted = {*REQUIRED, *OPTIONAL, *_ALIASES, _END}
     names = _columns(path)
     meanings = Counter(_ALIASES.get(name, name) for name in names if name in wanted)
     if twice := [name for name in names if meanings[_ALIASES.get(name, name)] > 1]:

@@ -109,6 +109,11 @@ def test_a_worker_with_slow_operations_of_one_kind_is_the_first_finding(job: pd.
     assert first.saving_ns == pytest.approx(replayed - like_others, rel=1e-6)
 
 
+def test_waiting_of_a_rank_whose_partners_the_table_lacks_is_not_judged(job: pd.DataFrame) -> None:
+    unknown = [explain_operations(table)[0].not_judged for table in (job, job[job["rank"] == 0])]
+    assert [any(one.what == "waiting for peers" for one in each) for each in unknown] == [False, True]
+
+
 def test_a_what_if_keeps_only_some_measured_times(job: pd.DataFrame) -> None:
     def step(*changes: str) -> float:
         return what_if_operations(job, parse_changes(changes)).elapsed_ns / 1e9

@@ -99,6 +99,23 @@ def test_kinds_may_be_operations_of_collectives_or_words_of_programs(tmp_path: P
     ]
 
 
+def test_ends_may_take_the_place_of_durations(tmp_path: Path) -> None:
+    rows = ROWS.assign(end_us=(ROWS["start_ns"] + ROWS["duration_ns"]) / 1e3)
+    table = read_table(written(tmp_path, rows.drop(columns="duration_ns"), "ends.parquet")).rows
+    assert (
+        table["duration_ns"].tolist()
+        == read_table(written(tmp_path, ROWS, "all.csv")).rows["duration_ns"].tolist()
+    )
+
+
+def test_one_rank_that_communicates_does_not_tell_how_many_there_are(tmp_path: Path) -> None:
+    alone = ROWS[ROWS["rank"] == 0]
+    for rows, world in ((alone, None), (alone[alone["kind"] == "compute"], 1)):
+        timeline = read_profile(written(tmp_path, rows, f"{world}.csv"))
+        assert isinstance(timeline, Timeline)
+        assert timeline.origin.world_size == world
+
+
 def test_damaged_rows_are_counted_and_a_table_without_others_is_refused(tmp_path: Path) -> None:
     bad = ROWS.assign(duration_ns=[-1, 2, 10, 5], kind=["compute", "send", "recv", "other"])
     assert read_table(written(tmp_path, bad, "bad.csv")).damaged == {
