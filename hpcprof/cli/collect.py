@@ -348,7 +348,7 @@ def collect_and_report(
     from hpcprof.results.collect.collection import collect
     from hpcprof.results.collect.executors.planning import usable_cpus
     from hpcprof.results.collect.host_collect import collect_there
-    from hpcprof.results.collect.run_profiles import profiles_of, readable
+    from hpcprof.results.collect.run_profiles import profiles_of, readable, unprofiled_sentence
     from hpcprof.results.collect.stalls import is_unprofiled
     from hpcprof.runs.live_steps import describe_live_steps
     from hpcprof.submit.remote.mirror import fetch_profiles, host_of
@@ -368,9 +368,8 @@ def collect_and_report(
         parts = "nodes, memory and files" if run.manifest is not None else "files"
         remark = f"its {parts} were collected" if store.has_run(run.id) else "nothing to collect"
         live_steps = "" if aside else f"; {describe_live_steps(run) or 'no step times were noted'}"
-        advice = "hpcprof run --profiler auto shows where its time goes"
-        echo(f"{run.id}: not profiled ({advice}); {remark}{live_steps}", err=aside)
-        return True
+        echo(f"{run.id}: {unprofiled_sentence(run)}; {remark}{live_steps}", err=aside)
+        return run.manifest is None or not run.manifest.job.profiled_ranks
     jobs = cpus or usable_cpus()
     with (
         nullcontext(executor) if executor else workers_here(cpus) as reading,

@@ -25,6 +25,12 @@ _MIN_PROGRESS_BYTES = 16384
 _BUSY_SHARE = 0.05
 """Minimum share of a CPU for a rank that may compute."""
 
+STACKS_SIGNAL = signal.SIGRTMAX - 5
+"""The signal on which the hook of a Python program writes all stacks into memory."""
+
+_STACKS_SECONDS = 1
+"""Time that programs have to write their stacks."""
+
 _TOOL_SECONDS = 20
 _MAX_TOOLS = 16
 _MAX_GATHER_SECONDS = 45
@@ -99,6 +105,28 @@ class Process:
         if self.is_program or not os.path.basename(self._scratch).startswith("hpcprof."):
             return False
         return os.path.exists("%s/root%s/code" % (self.path, self._scratch))
+
+    def stacks_in_memory(self) -> Dict[str, int]:
+        """Return the files in memory with its Python stacks, and the bytes of earlier stalls in each.
+
+        A hook with a pulse has written them. Any other hook is asked for them. A fork, which has the file of
+        its parent, and a worker of ``multiprocessing`` are not asked: the main process says more.
+        """
+        status = self.text("status")
+        number = re.search(r"^NSpid:.*\b(\d+)$", status, re.MULTILINE)
+        caught = re.search(r"^SigCgt:\s*([0-9a-f]+)$", status, re.MULTILINE)
+        asks = caught and int(caught.group(1), 16) >> (STACKS_SIGNAL - 1) & 1 and not self.progress()[0]
+        asks = asks and "from multiprocessing." not in self.text("cmdline")
+        files = {}
+        for descriptor in glob.glob(self.path + "/fd/*"):
+            with suppress(OSError):
+                name = os.readlink(descriptor).partition(" ")[0]
+                if name == "/memfd:hpcprof-stack":
+                    files[descriptor] = 0
+                elif asks and number and name == "/memfd:hpcprof-stack-" + number.group(1):
+                    files[descriptor] = len(read(descriptor))
+                    self.send(STACKS_SIGNAL)
+        return files
 
     def send(self, number: int) -> None:
         """Send it a signal, if it is still there."""
@@ -358,6 +386,7 @@ class StallWatch:
         """Keep what the kernel knows of the ranks here, native stacks, and the state of GPUs."""
         folder = os.path.join(self._run, "stall")
         os.makedirs(folder, exist_ok=True)
+        self._keep_stacks(folder)
         tools, ranks = [], set()  # type: List[Tuple[subprocess.Popen[bytes], float]], Set[int]
         for process in programs(self._run):
             if process.rank is None:
@@ -368,7 +397,6 @@ class StallWatch:
             status = "".join(re.findall(wanted, process.text("status"), re.MULTILINE))
             with open(name + ".process.part", "a") as file:
                 file.write("%swchan %s\n%s" % (process.text("stat"), process.text("wchan"), status))
-            self._keep_stack(process, name + ".stack")
             # Only where the program does not tell itself: to look from outside stops it for a moment.
             if process.progress()[0] in ("r", "w") or (
                 os.path.exists(name + ".json") and not process.links()
@@ -390,16 +418,19 @@ class StallWatch:
             os.replace("%s/rank%05d.process.part" % (folder, rank), "%s/rank%05d.process" % (folder, rank))
         self._keep_gpus(folder)
 
-    @staticmethod
-    def _keep_stack(process: Process, path: str) -> None:
-        """Copy the stack that the hook of a program writes into memory."""
-        for descriptor in glob.glob(process.path + "/fd/*"):
-            with suppress(OSError):
-                if "memfd:hpcprof-stack" in os.readlink(descriptor):
-                    stack = read(descriptor)
-                    if stack:
-                        with open(path, "wb") as file:
-                            file.write(stack)
+    def _keep_stacks(self, folder: str) -> None:
+        """Keep the Python stacks of programs without a pulse, and of those whose interpreter is stuck."""
+        files = {}  # type: Dict[str, Dict[str, int]]
+        for process in programs(self._run):
+            path = "%s/rank%05d" % (folder, -1 if process.rank is None else process.rank)
+            if process.rank is not None and not os.path.exists(path + ".json"):
+                files[path + ".stack"] = process.stacks_in_memory() or files.get(path + ".stack", {})
+        time.sleep(_STACKS_SECONDS if any(files.values()) else 0)
+        for path, descriptors in files.items():
+            stacks = b"".join(read(descriptor)[size:] for descriptor, size in descriptors.items())
+            if stacks:
+                with open(path, "wb") as file:
+                    file.write(stacks)
 
     @staticmethod
     def _await(tools: "List[Tuple[subprocess.Popen[bytes], float]]") -> None:

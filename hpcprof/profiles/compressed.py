@@ -50,8 +50,10 @@ def reader_of_compressed(path: Path) -> Reader | None:
 
     A file that a reader takes as it is, such as ``.trace.json.gz``, does not count as compressed.
     """
+    if path.suffix.lower() not in SUFFIXES or path.name.startswith("."):
+        return None
     packed_reader = reader_of(path)
-    if path.suffix.lower() not in SUFFIXES or path.name.startswith(".") or packed_reader not in (None, TORCH):
+    if packed_reader not in (None, TORCH):
         return None
     # The names of other traces may end like those of PyTorch: ``chrome_trace.json.gz``.
     inner_reader = reader_of(path.with_suffix(""))

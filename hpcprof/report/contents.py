@@ -173,8 +173,9 @@ def gather(
         )
     unstarted = launch_failure(run) if status is not None and status.state is JobState.FAILED else ""
     warnings = [*preparation_failures(run), *filter(None, [unstarted]), *results.damaged]
-    # The explanation of a run without a profiler says so.
-    if not profiles and not (unprofiled and (run.manifest is None or not run.manifest.job.profiled_ranks)):
+    # The explanation of a run that ended without a profile says why.
+    is_explained = unprofiled and (run.manifest is None or bool(why_unprofiled(run)))
+    if not profiles and not is_explained:
         warnings = [*warnings, _missing_profile_reason(run, store)]
     if run.manifest is not None and profiles:
         missing = [r for r in run.profiled_ranks if r not in profiles]

@@ -1,6 +1,5 @@
 """Follow, watch and cancel runs until they have ended, and describe why one failed."""
 
-import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -133,8 +132,7 @@ class _Log:
     """The output of the program on rank 0, read as it grows: standard output, then standard error."""
 
     def __init__(self, run: Run) -> None:
-        profiler = failures.profiler_of(run)
-        self._chatter = re.compile(profiler.chatter) if profiler is not None and profiler.chatter else None
+        self._chatter = failures.chatter_of(run)
         self._offsets = {run.outputs() / "logs" / f"rank00000.{stream}": 0 for stream in ("out", "err")}
 
     def read_new(self, ended: bool) -> str:
@@ -152,7 +150,7 @@ class _Log:
             text = text[: text.rfind(b"\n") + 1]
         self._offsets[path] += len(text)
         lines = text.decode("utf-8", "replace").splitlines(keepends=True)
-        return "".join(line for line in lines if self._chatter is None or not self._chatter.match(line))
+        return "".join(line for line in lines if not self._chatter.match(line))
 
 
 def _indented(lines: Sequence[str]) -> Iterator[str]:

@@ -17,6 +17,9 @@ Tables: TypeAlias = "Mapping[str, pd.DataFrame]"
 Row = Mapping[str, Any]
 
 _MAX_EVIDENCE = 3
+_MIN_SHOWN_P_VALUE = 1e-6
+"""Minimum p-value that is shown as it is: a smaller one is "p < 1e-06"."""
+
 _MIN_IDLE_SHARE = 0.05
 """Minimum idle time that is evidence of a cause, as a share of the cause's own time."""
 
@@ -219,7 +222,9 @@ def _coincidence_sentence(row: Row) -> str:
         return f"waiting for its cores costs {then} of the time, while others use them"
     against = "on the other ranks" if subject == "rank" else "else"
     doubt = "" if row["beyond_chance"] else "may be chance, "
-    return f"{metric}{place} {then}, {against} {usual} ({doubt}p = {row['p_value']:.2g})"
+    chance = max(row["p_value"], _MIN_SHOWN_P_VALUE)
+    p_value = f"p {'<' if chance > row['p_value'] else '='} {chance:.2g}"
+    return f"{metric}{place} {then}, {against} {usual} ({doubt}{p_value})"
 
 
 def _with_unit(value: float, unit: str) -> str:

@@ -218,11 +218,11 @@ def _verdict(stall: Stall) -> str:
     if stall.kind is StallKind.CYCLE and waited is not None and not waited.group:
         return f"{who} all wait in {waited.name}{where}, and none of them {counterpart_verb(waited.name)}."
     if stall.kind is StallKind.NEVER_CAME and not stall.waiting:
-        clause = "no rank is seen to wait for another"
+        clause = "" if single else ", and no rank is seen to wait for another"
         if stall.ended:
             has = "has" if len(stall.ended) == 1 else "have"
-            clause = f"{named_ranks(stall.ended, most=_MAX_SHOWN)} {has} ended"
-        return f"{who} do{'es' * single} not go on{where}, and {clause}."
+            clause = f", and {named_ranks(stall.ended, most=_MAX_SHOWN)} {has} ended"
+        return f"{who} do{'es' * single} not go on{where}{clause}."
     held = {
         StallKind.DESYNCHRONIZED: "ended and entered fewer operations than the others",
         StallKind.CYCLE: "wait for each other in a cycle of groups",

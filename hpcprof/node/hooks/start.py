@@ -14,6 +14,7 @@ import _frozen_importlib_external
 import _signal  # type: ignore[import-not-found]  # typeshed has no stub
 import _thread
 import atexit
+import faulthandler
 import os
 import sys
 
@@ -273,6 +274,18 @@ def _tell_default_of(name: str) -> None:
     _signal.getsignal = getsignal
 
 
+def _write_stacks_on_signal() -> None:
+    """Have Python write the stacks of all threads into memory on the signal that the stall watch sends.
+
+    It does so also where the interpreter is stuck. The file is named by the process, since forks share it.
+    """
+    try:
+        stacks = os.memfd_create(f"hpcprof-stack-{os.getpid()}")
+        faulthandler.register(_signal.SIGRTMAX - 5, file=stacks)
+    except (AttributeError, OSError, RuntimeError):
+        pass  # not on Linux, or not in CPython
+
+
 def watch(folder: str) -> None:
     """Begin to watch, with the files of the hook in ``folder``."""
     global _folder
@@ -285,5 +298,7 @@ def watch(folder: str) -> None:
         sys.meta_path.insert(0, _Finder())
     if _is_here(_UNCAUGHT):
         _watch_exceptions()
+    if os.environ.get("HPCPROF_STALL_TIMEOUT", "0") != "0":
+        _write_stacks_on_signal()
     if outlived := os.environ.get("HPCPROF_OUTLIVED_SIGNAL"):
         _guarded("signals keep the action of the shell", _tell_default_of, outlived)

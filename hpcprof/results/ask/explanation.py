@@ -47,7 +47,13 @@ from hpcprof.results.ask.tables import RunTables
 from hpcprof.results.collect.executors.interface import Executor, serially
 from hpcprof.results.collect.run_memory import memory_rows
 from hpcprof.results.collect.run_names import command_line, not_collected_error, typed_run
-from hpcprof.results.collect.run_profiles import eztrace_notes, profiles_of, untraced_notes, why_unprofiled
+from hpcprof.results.collect.run_profiles import (
+    eztrace_notes,
+    profiles_of,
+    unprofiled_sentence,
+    untraced_notes,
+    why_unprofiled,
+)
 from hpcprof.results.collect.stalls import find_stall, is_unprofiled, unread_dumps
 from hpcprof.results.store.analysis_table import (
     ANALYSIS_VERSION,
@@ -230,7 +236,7 @@ def _noted_step(run: Run) -> StepSummary | None:
 def _explain_unprofiled(run: Run, store: Store) -> Explanation:
     steps = read_live_steps(run) if run.manifest is not None else {}
     noted = noted_step_time(run) if run.manifest is not None else None
-    reason = "the run was not profiled (hpcprof run --profiler auto shows where its time goes)"
+    reason = unprofiled_sentence(run)
     findings, rare = _explain_noted_steps(run, store, tuple(sorted(steps)), noted)
     slow = None if findings else _file_findings(run, store)
     if isinstance(slow, str):

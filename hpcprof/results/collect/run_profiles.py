@@ -45,8 +45,12 @@ if TYPE_CHECKING:  # a job is submitted without what reads a database
 
 
 def profiles_of(run: Run) -> list[Path]:
-    """Return the profiles of a run, sorted."""
-    return find_profiles(run.outputs(run.profiled_attempt())) if run.files is None else [*run.files]
+    """Return the profiles of a run, also compressed ones, sorted."""
+    if run.files is not None:
+        return [*run.files]
+    folder = run.outputs(run.profiled_attempt())
+    native = find_profiles(folder)
+    return native if run.manifest is None else sorted([*native, *_compressed_profiles(folder, native)])
 
 
 def is_unpacked(run: Run) -> bool:
@@ -58,12 +62,13 @@ def is_unpacked(run: Run) -> bool:
 @contextmanager
 def readable(run: Run) -> Iterator[tuple[Run, Unpacked]]:
     """Unpack the compressed profiles of a run for the block, which gets the run to read."""
-    compressed = [file for file in run.files or () if reader_of_compressed(file)]
+    profiles = profiles_of(run)
+    compressed = [file for file in profiles if reader_of_compressed(file)]
     if not compressed:
         yield run, Unpacked()
         return
     with unpacking(compressed) as unpacked:
-        files = [unpacked.files.get(file, file) for file in run.files or ()]
+        files = [unpacked.files.get(file, file) for file in profiles]
         plain = [file for file in files if not reader_of_compressed(file)]
         yield replace(run, files=tuple(plain)), unpacked
 
@@ -424,6 +429,12 @@ def why_unprofiled(run: Run) -> str:
         return "it ran without a profiler"
     failed = f", since the job failed: hpcprof status {typed_name(run.path)} says why" if code != "0" else ""
     return f"no rank wrote a profile{profiler_complaint(run)}{failed}"
+
+
+def unprofiled_sentence(run: Run) -> str:
+    """Return why a run has no profile, or how to profile it if it had no profiler, without a full stop."""
+    missing = run.manifest is not None and run.manifest.job.profiled_ranks and why_unprofiled(run)
+    return missing or "the run was not profiled (hpcprof run --profiler auto shows where its time goes)"
 
 
 _MISSING_FUNCTIONS = {

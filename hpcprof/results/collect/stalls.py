@@ -159,7 +159,7 @@ def describe_end(run: Run, status: "JobStatus") -> str:
 
 
 def is_unprofiled(run: Run, store: "Store") -> bool:
-    """Return whether a run has no profile and needs none: it has no profiler, or has stalled.
+    """Return whether a run has results without a profile: without a profiler, stalled, or ended without one.
 
     A folder that hpcprof did not make needs none if it has dumps or snapshots of PyTorch, or logs of Darshan.
     """
@@ -170,7 +170,8 @@ def is_unprofiled(run: Run, store: "Store") -> bool:
     if run.manifest is None:
         dumps = run.beside is None and is_folder(run.path) and find_dumps(run.path)
         return bool(dumps or snapshots_of(run) or logs_of(run))
-    return run.state_file("started") is not None and has_live_results(run)
+    has_results = run.state_file("finished") is not None or has_live_results(run)
+    return run.state_file("started") is not None and has_results
 
 
 def has_live_results(run: Run) -> bool:

@@ -57,10 +57,7 @@ def stalls(machine: Inspected) -> CheckResult:
     """Check that native stacks can be kept as evidence of a stall, beside Python stacks."""
     tool = next(filter(machine.which, ("eu-stack", "gdb", "py-spy")), None)
     scope = (machine.read(Path("/proc/sys/kernel/yama/ptrace_scope")) or "0").strip()
-    always = (
-        "Python stacks of programs that import PyTorch, JAX or mpi4py, collectives of PyTorch and the state "
-        "of processes are kept"
-    )
+    always = "Stacks of Python programs, collectives of PyTorch and the state of processes are kept"
     if tool is None:
         return warning(
             f"{always}, but no native stacks: MPI programs that hang while they poll are not found.",

@@ -424,6 +424,12 @@ def profiler_of(run: Run) -> Profiler | None:
         return None
 
 
+def chatter_of(run: Run) -> re.Pattern[str]:
+    """Return the beginning of lines that the profiler of a run writes into the program's output."""
+    profiler = profiler_of(run)
+    return re.compile(profiler.chatter if profiler is not None and profiler.chatter else "(?!)")
+
+
 def profiler_complaint(run: Run) -> str:
     """Return the profiler's complaint on a rank, as the end of a sentence; empty without one."""
     profiler = profiler_of(run)
@@ -509,4 +515,6 @@ def _last_output_of_rank(run: Run, rank: int) -> list[str]:
     stem = run.outputs() / "logs" / f"rank{rank:05d}"
     # A profiler that fails before it starts the program leaves only its own log.
     logs = (stem.with_suffix(f".{log}") for log in ("err", "out", "profiler"))
-    return next(filter(None, map(tail, logs)), [])
+    is_chatter = chatter_of(run).match
+    outputs = ([line for line in tail(log, 0) if not is_chatter(line)][-TAIL_LINES:] for log in logs)
+    return next(filter(None, outputs), [])

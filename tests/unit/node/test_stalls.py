@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import faulthandler
+import os
 import time
 from pathlib import Path
 
 import pytest
 
-from hpcprof.node.stalls import RankSample, StallWatch, only_polls, progress_between
+from hpcprof.node.hooks import start
+from hpcprof.node.stalls import (
+    STACKS_SIGNAL,
+    Process,
+    RankSample,
+    StallWatch,
+    only_polls,
+    progress_between,
+    read,
+)
 
 RANK = RankSample("r", 5, 100.0, 1000)
 
@@ -62,3 +73,18 @@ def test_a_rank_polls_if_each_running_thread_is_in_a_call() -> None:
     assert not only_polls(POLLS, set())
     assert only_polls(POLLS, {"10", "11"})
     assert not only_polls(f"{POLLS}TID 12:\n#0  0x5 relax - /home/user/solver\n", {"10", "12"})
+
+
+def test_a_python_program_without_a_pulse_writes_its_stacks_when_asked() -> None:
+    parent = os.memfd_create("hpcprof-stack-1")  # a fork has that of its parent
+    assert Process(os.getpid(), {}).stacks_in_memory() == {}
+    try:
+        start._write_stacks_on_signal()
+        for _ in range(2):
+            ((file, size),) = Process(os.getpid(), {}).stacks_in_memory().items()
+            lines = read(file)[size:].decode().splitlines()
+            assert lines[0].startswith("Current thread")
+            assert any(line.endswith("in stacks_in_memory") for line in lines)
+    finally:
+        faulthandler.unregister(STACKS_SIGNAL)
+        os.close(parent)

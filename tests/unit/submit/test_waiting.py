@@ -14,6 +14,7 @@ import pytest
 from hpcprof.common.errors import SchedulerError
 from hpcprof.runs.directory import Run
 from hpcprof.submit import waiting
+from hpcprof.submit.runs.failures import _last_output_of_rank
 from hpcprof.submit.schedulers.base import JobState, JobStatus
 from hpcprof.submit.waiting import (
     cancel_and_wait,
@@ -90,8 +91,9 @@ def test_what_the_library_of_the_pytorch_profiler_logs_is_left_out_but_for_warni
         "WARNING:2026-11-22 10:34:18 15364:15364 init.cpp:178] CUPTI initialization failed\n"
         "INFO: epoch 1\n"
     )
-    shown = waiting._Log(run).read_new(ended=False)
-    assert [line.partition(":")[0] for line in shown.splitlines()] == ["WARNING", "INFO"]
+    shown = waiting._Log(run).read_new(ended=False).splitlines()
+    assert [line.partition(":")[0] for line in shown] == ["WARNING", "INFO"]
+    assert _last_output_of_rank(run, 0) == shown
 
 
 def test_a_change_is_described_with_the_time_that_it_took() -> None:

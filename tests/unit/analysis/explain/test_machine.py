@@ -40,6 +40,8 @@ def test_a_late_gpu_has_the_clock_that_explains_it() -> None:
     one, said = found(Cause.LATE_RANK_GPU, [clock, row("rank", "cpu_wait_s", 0.0, 0.5, unit="s/s")])
     assert said == "rank 1: clock of gpu1 1,410 MHz, on the other ranks 1,755 MHz (p = 0.0005)"
     assert one.cause is Cause.LATE_RANK_GPU
+    certain = found(Cause.LATE_RANK_GPU, [{**clock, "p_value": 0.0}])[1]
+    assert certain.endswith("1,755 MHz (p < 1e-06)")
     # A host is not late because of its GPU, nor a rank because of another one.
     assert found(Cause.LATE_RANK_HOST, [clock])[1] == ""
     assert found(Cause.LATE_RANK_GPU, [{**clock, "rank": 0}])[1] == ""

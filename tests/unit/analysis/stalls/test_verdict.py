@@ -302,6 +302,10 @@ def test_a_rank_that_goes_on_after_the_others_have_ended_is_told_with_them() -> 
     assert describe(found) == "Rank 1 does not go on in save (t.py:5), and rank 0 has ended."
 
 
+def test_a_single_rank_that_does_not_go_on_is_not_compared_with_others() -> None:
+    assert describe(verdict({0: at("consume", 4)})) == "Rank 0 does not go on in consume (t.py:4)."
+
+
 def test_ranks_in_one_place_wait_for_nobody() -> None:
     found = verdict({0: native(""), 1: native(""), 2: RankEvidence()})
     assert (found.kind, found.ranks, found.waiting) == (StallKind.NEVER_CAME, (0, 1), ())

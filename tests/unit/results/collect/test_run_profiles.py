@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import lzma
 from pathlib import Path
 
 import msgspec
@@ -10,11 +11,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from hpcprof.common.errors import HpcprofError
+from hpcprof.results.ask.explanation import explain
 from hpcprof.results.collect import run_profiles
 from hpcprof.results.collect.collection import collect
 from hpcprof.results.collect.run_memory import snapshots_of
 from hpcprof.results.collect.run_profiles import (
     foreign_files,
+    profiles_of,
+    readable,
     runs_below,
     runs_in,
     runs_of_files,
@@ -118,8 +122,28 @@ def test_a_run_that_failed_before_it_was_profiled_leads_to_its_status(make_run: 
     assert why_unprofiled(make_run("3", finished="0")) == "it ran without a profiler"
     assert why_unprofiled(profiled(make_run("4"))) == ""
     (failed.path / "profiles").mkdir()
-    (failed.path / "profiles/rank00000.sqlite").touch()
+    (failed.path / "profiles/rank00000.sqlite.xz").touch()
     assert why_unprofiled(failed) == ""
+    (failed.path / "profiles/rank00000.sqlite").touch()
+    assert [path.name for path in profiles_of(failed)] == ["rank00000.sqlite"]
+
+
+def test_a_run_that_ended_without_a_profile_is_explained_by_the_reason(
+    make_run: MakeRun, tmp_path: Path
+) -> None:
+    run = profiled(make_run("1", started="2026-11-30T10:00:00Z", finished="0"))
+    (unjudged,) = explain(run, open_store(None, tmp_path)).not_judged
+    assert unjudged.reason == "no rank wrote a profile"
+
+
+def test_compressed_profiles_in_a_run_are_unpacked_to_be_read(make_run: MakeRun) -> None:
+    run = profiled(make_run("1", finished="0"))
+    (run.path / "profiles").mkdir()
+    with lzma.open(run.path / "profiles/rank00000.sqlite.xz", "wb") as file:
+        file.write(b"SQLite")
+    with readable(run) as (run_to_read, unpacked):
+        (plain,) = run_to_read.files or ()
+        assert (plain.name, plain.read_bytes(), len(unpacked.files)) == ("rank00000.sqlite", b"SQLite", 1)
 
 
 @pytest.mark.parametrize(
