@@ -108,7 +108,7 @@ def command(
     command_line = typed_command()
     if not wait:
         check_resubmission(site, job)
-    show_remarks(site, [job])
+    show_remarks(site, [job], runs_dir)
     if dry_run:
         folder = draft_directory(site, runs_dir)
         texts = render_masked(site, job, folder, command_line, template=template, script=script)

@@ -79,9 +79,9 @@ def command(
         check_array(site, members[0].queue, len(members), at_once)
     check_resubmission(site, members[0])
     log_origins(typed_request, site, members[0])
-    show_remarks(site, members)
     line = typed_command()
     runs_dir, template = request.runs_dir, request.template
+    show_remarks(site, members, runs_dir)
     if dry_run:
         show([(str(i), masked_command(job.arguments)) for i, job in enumerate(members)], ("run", "arguments"))
         if as_array:

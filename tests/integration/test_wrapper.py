@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -21,6 +22,7 @@ from hypothesis import strategies as st
 
 from hpcprof.runs.job import Job
 from hpcprof.submit.profilers import PROFILERS
+from hpcprof.submit.rendering import templates
 from hpcprof.submit.rendering.templates import render, render_text
 from hpcprof.submit.schedulers.scheduler import Rendering
 from hpcprof.submit.sites.files import load_site
@@ -33,7 +35,7 @@ PRINT_ARGUMENTS = "import os, sys; os.write(1, b'\\0'.join(os.fsencode(a) for a 
 
 
 def run_wrapper(
-    shell: str, job: Job, folder: Path, environment: dict[str, str], *arguments: str
+    shell: str, job: Job, folder: Path, environment: dict[str, str], *arguments: str, **options: Any
 ) -> subprocess.CompletedProcess[str]:
     for name in ("state", "logs", "profiles"):
         (folder / name).mkdir(exist_ok=True, parents=True)
@@ -45,6 +47,7 @@ def run_wrapper(
         env={"PATH": os.environ["PATH"], **environment},
         capture_output=True,
         text=True,
+        **options,
     )
 
 
@@ -107,6 +110,19 @@ def test_the_wrapper_finds_rank_and_local_rank_under(launcher: str, shell: str, 
     assert (done.returncode, done.stderr) == (0, "")
     assert (tmp_path / "logs/rank00003.out").read_text() == "3 1 4 none\n"
     assert (tmp_path / "state/rank00003.exit").read_text() == "0\n"
+
+
+def test_only_rank_0_waits_for_input_that_hydra_leaves_open(tmp_path: Path) -> None:
+    silent, writer = os.pipe()
+    with os.fdopen(writer, "wb") as input_of_rank_0:
+        under = {"PMI_RANK": "1", "PMI_SIZE": "4"}
+        done = run_wrapper("dash", job(), tmp_path, under, "cat", stdin=silent, timeout=20)
+        input_of_rank_0.write(b"first")
+    under["PMI_RANK"] = "0"
+    run_wrapper("dash", job(), tmp_path, under, "cat", stdin=silent, timeout=20)
+    os.close(silent)
+    logs = {rank: (tmp_path / f"logs/rank0000{rank}.out").read_text() for rank in (0, 1)}
+    assert (done.returncode, logs) == (0, {0: "first", 1: ""})
 
 
 @pytest.mark.parametrize("shell", SHELLS)
@@ -1447,3 +1463,43 @@ def test_a_rank_notes_what_the_kernel_killed_however_it_ends(
     subprocess.run(["sh", "-c", script], check=False)
     note = tmp_path / "state/rank00000.oom"
     assert (note.read_text().rstrip("\n") if note.exists() else None) == noted
+
+
+@pytest.mark.parametrize(
+    ("variables", "cpus"),
+    [
+        # salloc --ntasks=1 --cpus-per-task=8
+        ({"SLURM_CPUS_PER_TASK": "8", "SLURM_JOB_CPUS_PER_NODE": "8"}, "4"),
+        ({"SLURM_JOB_CPUS_PER_NODE": "8(x2),6"}, "3"),
+        ({"SLURM_JOB_CPUS_PER_NODE": "1(x2)"}, ""),
+        ({"SLURM_CPUS_PER_TASK": "8", "SLURM_JOB_CPUS_PER_NODE": "8", "HPCPROF_JOB_DIRECTORY": ""}, "8"),
+    ],
+)
+def test_ranks_in_an_allocation_of_other_tasks_share_its_cores(variables: dict[str, str], cpus: str) -> None:
+    site = load_site("generic-slurm")
+    text = rendered(job(), Path("/run"), site, launch=["srun"])["job.sh"]
+    lines = text[text.index("# The tasks of an allocation") : text.index('[ -z "${BASH_VERSION-}" ] || trap')]
+    done = subprocess.run(
+        ["bash", "-c", f'{lines}\necho "${{SRUN_CPUS_PER_TASK-}}"'],
+        env={"PATH": os.environ["PATH"], "HPCPROF_JOB_DIRECTORY": "/", **variables},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.stdout, done.stderr) == (f"{cpus}\n", "")
+    # srun itself gets a number that the user gives.
+    text = rendered(job(cpus_per_rank=2), Path("/run"), site, launch=["srun"])["job.sh"]
+    assert "# The tasks of an allocation" not in text
+
+
+def test_the_group_that_may_read_runs_reads_what_a_job_wrote_under_any_umask(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(templates, "group_may_read", lambda: True)
+    texts = rendered(job(nodes=1, ranks_per_node=1), tmp_path, launch=[])
+    for name, text in texts.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    subprocess.run(["bash", "-c", 'umask 077; exec bash "$0"', tmp_path / "job.sh"], check=True)
+    (finished,) = (tmp_path / "state").glob("finished")
+    assert [path.stat().st_mode & 0o777 for path in (finished.parent, finished)] == [0o750, 0o640]
+    assert all(path.stat().st_mode & 0o040 for path in tmp_path.rglob("*"))

@@ -31,6 +31,9 @@ from hpcprof.workloads import catalogue
 
 _SETUP_ADVICE = "; if only the nodes have it, name its folder under setup in the site"
 
+_OF_EACH_MACHINE = ("/tmp", "/var/tmp", "/dev/shm", "/run")
+"""Folders that no file system of a cluster usually shares."""
+
 
 def check_present(site: Site, job: Job) -> None:
     """Check that the program and the profiler of a job exist, as far as this machine can tell.
@@ -150,6 +153,16 @@ def borrowed_program(site: Site, job: Job) -> str:
         f"{program} is that of {prefix}, and {scheduler.title} passes no environment on: for a job "
         f"to find it, add to the site: setup: {lines}"
     )
+
+
+def unshared_folder(site: Site, runs_directory: Path) -> str:
+    """Return a sentence without a full stop if each node has its own folder of runs, as below ``/tmp``."""
+    if not _is_here(site) or find_scheduler(site.scheduler).runs_here:
+        return ""
+    folder = runs_directory.resolve()
+    local = next((name for name in _OF_EACH_MACHINE if folder.is_relative_to(name)), "")
+    advice = "give --runs-dir a folder that the nodes share"
+    return f"most nodes have a {local} of their own, and would not see the run: {advice}" if local else ""
 
 
 def _check_program(job: Job, path: str | None, setup_advice: str) -> None:

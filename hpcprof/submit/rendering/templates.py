@@ -21,6 +21,7 @@ from hpcprof.common.paths import packaged_folder, user_config
 from hpcprof.node import on_request, program_words, pulse, stage_environment, step_lines, uncaught
 from hpcprof.node.hooks import memory_history
 from hpcprof.node.hooks.torch_hook import recording
+from hpcprof.runs.config import group_may_read
 from hpcprof.runs.job import Job
 from hpcprof.runs.rank_selection import place_conditions, rank_spans
 from hpcprof.submit import launchers
@@ -94,6 +95,8 @@ class ScriptValues(msgspec.Struct, frozen=True, kw_only=True):
     """Further directives of the site and the job, without ``#PBS`` or ``#SBATCH``."""
     launch: list[str]
     """The words of the launcher and of a container, none without both."""
+    group_reads: bool
+    """True if the user's group may read the run."""
     in_container: bool
     """True if the ranks run in a container."""
     profiler_folder: str = PROFILER_FOLDER
@@ -232,6 +235,7 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
         has_traps=(traps := bool(signal) and any("trap " in text for _, text in scripts_of(job))),
         runner_words=count_runner_words(job) if traps and signal != "TERM" else 0,
         launch=[*rendering.launch, *container_words(site, job, rendering.run_directory)],
+        group_reads=group_may_read(),
         in_container=uses_container(job),
         launcher=site.launcher.name.value if rendering.launch else "none",
         program=rendering.program,

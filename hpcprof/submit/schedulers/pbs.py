@@ -614,7 +614,8 @@ def _ended_record(job: Mapping[str, str], asked_at: float | None) -> Record:
     if job.get("substate") == _DELETED_SUBSTATE or code == _BY_SIGTERM:
         return Record(JobState.CANCELLED, _canceller(job), None, ended_seconds)
     if code < 0:
-        unknown = f"PBS could not run it (Exit_status {code}): {job.get('comment', '')}"
+        comment = job.get("comment", "")
+        unknown = f"PBS could not run it (Exit_status {code})" + f": {comment}" * bool(comment)
         words = NODE_LOST if code == _NODE_LOST else meanings().killed.get(code, unknown)
         return Record(JobState.FAILED, words, None, ended_seconds)
     if code > 256:

@@ -11,7 +11,7 @@ import pytest
 
 from hpcprof.cli.job_options import show_remarks
 from hpcprof.common.errors import UsageError
-from hpcprof.submit.jobs.presence import borrowed_program, check_present
+from hpcprof.submit.jobs.presence import borrowed_program, check_present, unshared_folder
 from hpcprof.submit.sites.files import load_site
 from tests.jobs import make_job
 
@@ -178,10 +178,19 @@ def test_a_run_in_an_allocation_has_the_environment_of_its_shell(
     (here / "bin/activate").touch()
     site = load_site("generic-pbs")
     job = make_job(site, arguments=["python", "train.py"], walltime="5m")
-    show_remarks(site, [job], here=True)
+    show_remarks(site, [job], Path("runs"), here=True)
     assert "passes no environment on" not in capsys.readouterr().err
-    show_remarks(site, [job])
+    show_remarks(site, [job], Path("runs"))
     assert "passes no environment on" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("here")
+def test_a_folder_of_runs_that_each_node_has_for_itself_is_told() -> None:
+    slurm, local, elsewhere = load_site("generic-slurm"), load_site("local"), load_site("generic-pbs")
+    warning = unshared_folder(slurm, Path("/var/tmp/me/runs"))
+    assert warning.startswith("most nodes have a /var/tmp of their own, and would not see the run: give --")
+    assert unshared_folder(slurm, Path("/scratch/tmp/runs")) == ""
+    assert unshared_folder(local, Path("/tmp/runs")) == unshared_folder(elsewhere, Path("/tmp/runs")) == ""
 
 
 @pytest.mark.parametrize("site", ["polaris", "kubernetes", "generic-pbs"])

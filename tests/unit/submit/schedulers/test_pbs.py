@@ -295,6 +295,15 @@ def test_a_job_over_its_memory_says_so() -> None:
     assert (record.state, record.reason) == (JobState.FAILED, "it used more memory than it asked for")
 
 
+def test_a_job_that_pbs_could_not_start_has_a_reason_with_and_without_a_comment() -> None:
+    def reason(**attributes: str) -> str:
+        return record_from_attributes({"job_state": "F", "substate": "93", **attributes}, None).reason
+
+    assert reason(Exit_status="-17") == "a hook of the site refused it"
+    assert reason(Exit_status="-32") == "PBS could not run it (Exit_status -32)"
+    assert reason(Exit_status="-1", comment="no disk") == "PBS could not run it (Exit_status -1): no disk"
+
+
 def test_the_age_of_an_end_is_counted_on_the_servers_clock() -> None:
     assert job("qstat_x_f_json_envj_final").ended_seconds == pytest.approx(25, abs=10)
 
