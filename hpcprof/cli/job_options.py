@@ -103,19 +103,18 @@ def _pairs(context: click.Context, parameter: click.Parameter, texts: tuple[str,
 def show_remarks(site: Site, jobs: Sequence[Job], runs_directory: Path, *, here: bool = False) -> None:
     """Print the remarks on jobs before they are submitted, one line each, on standard error.
 
-    That the facts about a site are second hand is printed once a day. Jobs that start ``here`` have the
-    environment of this shell, and their first node has its folders.
+    Facts that are second hand, and a folder of runs that nodes may not see, are told once a day. Jobs that
+    start ``here`` have the environment of this shell, and their first node has its folders.
     """
     from hpcprof.common.daily import is_due
     from hpcprof.submit.jobs.checks import remarks, unverified_facts
     from hpcprof.submit.jobs.presence import borrowed_program, unshared_folder
 
-    facts = unverified_facts(site)
-    shown_facts = [facts] if facts and is_due(facts) else []
-    sentences = [sentence for job in jobs for sentence in remarks(job, site)]
-    if not here:
-        sentences += [*(borrowed_program(site, job) for job in jobs), unshared_folder(site, runs_directory)]
-    for sentence in filter(None, dict.fromkeys([*shown_facts, *sentences, unread_input(jobs[0].arguments)])):
+    daily = [unverified_facts(site), "" if here else unshared_folder(site, runs_directory)]
+    sentences = [sentence for sentence in daily if sentence and is_due(sentence)]
+    sentences += [sentence for job in jobs for sentence in remarks(job, site)]
+    sentences += [] if here else [borrowed_program(site, job) for job in jobs]
+    for sentence in filter(None, dict.fromkeys([*sentences, unread_input(jobs[0].arguments)])):
         echo(f"hpcprof: note: {sentence}.", err=True)
 
 

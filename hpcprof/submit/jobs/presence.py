@@ -31,7 +31,7 @@ from hpcprof.workloads import catalogue
 
 _SETUP_ADVICE = "; if only the nodes have it, name its folder under setup in the site"
 
-_OF_EACH_MACHINE = ("/tmp", "/var/tmp", "/dev/shm", "/run")
+_NODE_LOCAL_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm", "/run")
 """Folders that no file system of a cluster usually shares."""
 
 
@@ -160,7 +160,7 @@ def unshared_folder(site: Site, runs_directory: Path) -> str:
     if not _is_here(site) or find_scheduler(site.scheduler).runs_here:
         return ""
     folder = runs_directory.resolve()
-    local = next((name for name in _OF_EACH_MACHINE if folder.is_relative_to(name)), "")
+    local = next((name for name in _NODE_LOCAL_FOLDERS if folder.is_relative_to(name)), "")
     advice = "give --runs-dir a folder that the nodes share"
     return f"most nodes have a {local} of their own, and would not see the run: {advice}" if local else ""
 

@@ -14,6 +14,7 @@ from hpcprof.cli.job_options import unread_input
 from hpcprof.cli.submit import command as submit
 from hpcprof.cli.sweep import command as sweep
 from hpcprof.common.daily import is_due
+from hpcprof.submit.jobs import presence
 from hpcprof.submit.schedulers.command import Refused
 from tests.unit.submit.schedulers.standins import Slurm
 
@@ -23,6 +24,8 @@ POLARIS = ["--site", "polaris", "--account", "a", "-o", "filesystems=home", "--q
 @pytest.fixture(autouse=True)
 def _in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    # The folder of these tests is one of those.
+    monkeypatch.setattr(presence, "_NODE_LOCAL_FOLDERS", ())
 
 
 def test_a_dry_run_notes_second_hand_facts_on_standard_error() -> None:
