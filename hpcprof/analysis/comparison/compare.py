@@ -140,9 +140,10 @@ def _rare_step_notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     elapsed, median = ratios.get(decisive), ratios.get(_MEDIANS.get(decisive, ""))
     if elapsed is None or median is None or abs(elapsed - median) < _MIN_RATIO_DIFFERENCE:
         return []
+    weight = "more" if elapsed > median else "less"
     return [
         f"the elapsed time per step changes by {100 * (elapsed - 1):+.1f} % and the median step by "
-        f"{100 * (median - 1):+.1f} %: long steps weigh {'more' if elapsed > median else 'less'} in B"
+        f"{100 * (median - 1):+.1f} %: long steps or time between steps weigh {weight} in B"
     ]
 
 
