@@ -118,8 +118,9 @@ def _cpu_s(pid: int) -> float:
 
 def show(folder: Path) -> None:
     """Print the figures of `measure`."""
-    from hpcprof.analysis.telemetry.tables import RunTelemetry, StepMark, telemetry_tables
+    from hpcprof.analysis.telemetry.tables import RunTelemetry, telemetry_tables
     from hpcprof.profiles.readers.telemetry import read_telemetry
+    from hpcprof.runs.live_steps import StepMark
 
     found = json.loads((folder / "measured.json").read_text())
     (began, cpu), (ended, later) = found["cpu"]

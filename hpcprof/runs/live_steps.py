@@ -43,13 +43,18 @@ _HANGING_FACTOR = 3
 Count = Annotated[int, msgspec.Meta(ge=0, lt=_MAX_NUMBER)]
 
 
-class StepLine(msgspec.Struct, frozen=True):
-    """A line of a rank about the steps since its line before."""
+class StepMark(msgspec.Struct, frozen=True):
+    """The end of a step of a rank."""
 
-    time: Annotated[float, msgspec.Meta(ge=0, lt=_MAX_NUMBER)]
-    """The time at which it was written, in seconds since 1970."""
     step: Count
-    """The number of the last step, counted from 0."""
+    """The number of the step, counted from 0."""
+    time: Annotated[float, msgspec.Meta(ge=0, lt=_MAX_NUMBER)]
+    """The time at which it ended, in seconds since 1970."""
+
+
+class StepLine(StepMark, frozen=True):
+    """A line of a rank about the steps since its line before, written when the last of them ended."""
+
     steps: Count
     """The number of steps that ended."""
     wall_ns: Count

@@ -27,11 +27,12 @@ from hpcprof.analysis.memory.contents import (
 from hpcprof.analysis.memory.declarations import NO_HOST_SAMPLES, NO_LINES, NO_SNAPSHOTS
 from hpcprof.analysis.memory.findings import MIN_GROWTH_BYTES, MIN_GROWTH_SAMPLES
 from hpcprof.analysis.statistics.student import student_quantile
-from hpcprof.analysis.telemetry.tables import RunTelemetry, StepMark
+from hpcprof.analysis.telemetry.tables import RunTelemetry
 from hpcprof.common.units import counted
 from hpcprof.profiles.readers.memory_snapshot import DeviceMemory, MemorySnapshot
 from hpcprof.profiles.readers.telemetry import NodeTelemetry, Series
 from hpcprof.profiles.timeline import Floats, Ints
+from hpcprof.runs.live_steps import StepLine, StepMark
 
 _MAX_BLOCKS, _MIN_BLOCK_SAMPLES = 12, 2
 """Maximum number of blocks of samples, and minimum samples in each, whose medians give the growth."""
@@ -216,15 +217,6 @@ REST = "(rest)"
 """The line of what has too little memory for a row of its own."""
 
 
-class MemoryLine(NamedTuple):
-    """A rank's line about the steps up to one, with the peaks of PyTorch's allocator so far, in bytes."""
-
-    step: int
-    allocated: int
-    reserved: int
-    inactive_split: int
-
-
 class RankSnapshot(NamedTuple):
     """A snapshot of a rank, in a file; None if that is damaged."""
 
@@ -236,7 +228,7 @@ class RankSnapshot(NamedTuple):
 class RunMemory(msgspec.Struct, frozen=True, eq=False):
     """Facts about the memory of a run."""
 
-    lines: Mapping[int, Sequence[MemoryLine]]
+    lines: Mapping[int, Sequence[StepLine]]
     """By rank, in the order of time."""
     snapshots: Iterable[RankSnapshot]
     """Each is read when it is asked for."""
@@ -287,17 +279,17 @@ def memory_tables(run: RunMemory) -> dict[str, Outcome]:
     }
 
 
-def _line_rows(rank: int, lines: Sequence[MemoryLine]) -> Iterator[dict[str, Any]]:
-    lines = [line for line in lines if line.reserved]
+def _line_rows(rank: int, lines: Sequence[StepLine]) -> Iterator[dict[str, Any]]:
+    lines = [line for line in lines if line.reserved_bytes]
     for part in np.array_split(np.arange(len(lines)), min(_MAX_LINES, len(lines))) if lines else ():
         part_lines = [lines[at] for at in part.tolist()]
         yield {
             "rank": rank,
             "first_step": lines[part[0] - 1].step + 1 if part[0] else 0,
             "last_step": part_lines[-1].step,
-            "allocated_bytes": max(line.allocated for line in part_lines),
-            "reserved_bytes": max(line.reserved for line in part_lines),
-            "inactive_split_bytes": max(line.inactive_split for line in part_lines),
+            "allocated_bytes": max(line.allocated_bytes for line in part_lines),
+            "reserved_bytes": max(line.reserved_bytes for line in part_lines),
+            "inactive_split_bytes": max(line.inactive_split_bytes for line in part_lines),
         }
 
 

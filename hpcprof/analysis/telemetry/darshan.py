@@ -9,10 +9,11 @@ import numpy as np
 
 from hpcprof.analysis.framework.outcome import Outcome, outcome_of_rows
 from hpcprof.analysis.telemetry.declarations import NO_LOGS
-from hpcprof.analysis.telemetry.tables import StepMark, blocks_of
+from hpcprof.analysis.telemetry.tables import blocks_of
 from hpcprof.common.units import counted, format_bytes, format_duration
 from hpcprof.profiles.readers.darshan.logs import DarshanLog, FileRecord
 from hpcprof.profiles.timeline import Floats
+from hpcprof.runs.live_steps import StepMark
 
 _MAX_FILES, _MAX_BLOCKS = 500, 60
 """Maximum number of files with a row of their own, and of blocks of steps."""

@@ -7,7 +7,7 @@ steps in which it was taken, and the growth of a counter between two samples for
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -20,6 +20,7 @@ from hpcprof.common.units import counted
 from hpcprof.node.telemetry import METRICS
 from hpcprof.profiles.readers.telemetry import NodeTelemetry, Series, growth
 from hpcprof.profiles.timeline import Floats, Ints
+from hpcprof.runs.live_steps import StepMark
 
 _NO_GPU = "no GPU was sampled"
 _NO_RANK = "no process of a rank was sampled"
@@ -41,13 +42,6 @@ _MIN_CHECKPOINT_BYTES, _MIN_CHECKPOINT_RATIO = 10e6, 10.0
 
 _MIN_IDLE_PCT, _MIN_ADVICE_MINUTES = 50.0, 10.0
 """Minimum idle share of a resource in percent, and minimum minutes of a job, for advice."""
-
-
-class StepMark(NamedTuple):
-    """A rank's line about steps: the number and the end of the last one."""
-
-    step: int
-    time: float
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import glob
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -13,7 +13,7 @@ from hpcprof.common.atomic import replacing
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.readers.darshan.logs import FOLDER, find_darshan_logs, is_darshan_log, read_darshan_log
 from hpcprof.runs.directory import Run
-from hpcprof.runs.live_steps import step_lines
+from hpcprof.runs.live_steps import StepMark, step_lines
 
 if TYPE_CHECKING:  # runs without logs do without
     from hpcprof.analysis.telemetry.darshan import RunLogs
@@ -85,7 +85,6 @@ def run_logs(
         return None
     from hpcprof.analysis.telemetry.coincidences import captured_steps
     from hpcprof.analysis.telemetry.darshan import NamedLog, RunLogs
-    from hpcprof.analysis.telemetry.tables import StepMark
 
     logs, damaged = [], []
     for path in paths:
@@ -93,8 +92,9 @@ def run_logs(
             logs.append(NamedLog(path.name, read_darshan_log(path)))
         except DamagedInput as error:
             damaged.append(str(error))
-    lines = step_lines(run) if run.manifest is not None else {}
-    steps = {rank: [StepMark(mark.step, mark.time) for mark in line] for rank, line in lines.items()}
+    steps: dict[int, Sequence[StepMark]] = {}
+    if run.manifest is not None:
+        steps |= step_lines(run)
     profiled = captured()
     common = captured_steps(profiled) if profiled and not steps else None
     if common is not None:

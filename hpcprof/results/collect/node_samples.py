@@ -52,14 +52,13 @@ def run_telemetry(
     if not has_telemetry(run.path):
         return None
     from hpcprof.analysis.telemetry.coincidences import MIN_UNITS, captured_steps, noted_steps
-    from hpcprof.analysis.telemetry.tables import Requested, RunTelemetry, StepMark
+    from hpcprof.analysis.telemetry.tables import Requested, RunTelemetry
 
     nodes = read_telemetry(run.path)
     ranks = [sorted(node.ranks) for node in nodes if node.ranks]
     every_rank = sum(map(len, ranks)) <= _MAX_RANKS
     lines = step_lines(run, [rank for members in ranks for rank in (members if every_rank else members[:1])])
-    marks = {rank: [StepMark(mark.step, mark.time) for mark in line] for rank, line in lines.items()}
-    steps = {rank: marks.get(rank if every_rank else members[0], []) for members in ranks for rank in members}
+    steps = {rank: lines.get(rank if every_rank else members[0], ()) for members in ranks for rank in members}
     window = captured_steps(captured())
     if window is None or len(window.steps) < MIN_UNITS:
         window = noted_steps(next(iter(lines.values()), ()))

@@ -102,16 +102,9 @@ def run_memory(run: Run, sampled: RunTelemetry | None) -> RunMemory | None:
     used = {rank: marks for rank, marks in lines.items() if any(line.reserved_bytes for line in marks)}
     if not files and not used and sampled is None:
         return None
-    from hpcprof.analysis.memory.tables import MemoryLine, RunMemory
+    from hpcprof.analysis.memory.tables import RunMemory
 
-    noted = {
-        rank: [
-            MemoryLine(line.step, line.allocated_bytes, line.reserved_bytes, line.inactive_split_bytes)
-            for line in marks
-        ]
-        for rank, marks in used.items()
-    }
-    return RunMemory(noted, _Snapshots(files), sampled)
+    return RunMemory(used, _Snapshots(files), sampled)
 
 
 class _Snapshots:

@@ -54,7 +54,7 @@ def test_each_rank_has_its_last_lines(run: Run) -> None:
     _write(run, 2, _line(5))
     found = read_live_steps(run)
     assert list(found) == [2, 11]
-    assert found[11][-1] == StepLine(STARTED + 10.0, 7, 2, 6 * 10**6, 6 * 10**6 + 1)
+    assert found[11][-1] == StepLine(7, STARTED + 10.0, 2, 6 * 10**6, 6 * 10**6 + 1)
     assert [line.step for line in found[11]] == [3, 7]
 
 
@@ -281,7 +281,7 @@ def test_a_long_step_counts_with_its_own_time(run: Run) -> None:
 def lines(time: float, wall_ms: float = 100, longest_ms: float = 110, count: int = 3) -> LiveSteps:
     """Return the last lines of a rank, one a second up to a time."""
     return tuple(
-        StepLine(time - after, 100 - after, 10, round(wall_ms * MS), round(longest_ms * MS))
+        StepLine(100 - after, time - after, 10, round(wall_ms * MS), round(longest_ms * MS))
         for after in reversed(range(count))
     )
 
@@ -301,7 +301,7 @@ def test_a_rank_that_stops_while_others_go_on_is_named() -> None:
 
 
 def test_ranks_whose_lines_come_rarely_have_not_stopped() -> None:
-    rare = [StepLine(time, 9, 100, 100 * MS, 110 * MS) for time in (970.0, 980.0, 990.0)]
+    rare = [StepLine(9, time, 100, 100 * MS, 110 * MS) for time in (970.0, 980.0, 990.0)]
     assert step_warnings({0: tuple(rare), 1: tuple(rare[:-1])}, 1019.0) == []
 
 

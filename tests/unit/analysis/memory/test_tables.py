@@ -15,15 +15,15 @@ from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.analysis.framework.run_data import RunData
 from hpcprof.analysis.memory.findings import TABLES, memory_findings
 from hpcprof.analysis.memory.tables import (
-    MemoryLine,
     RankSnapshot,
     RunMemory,
     growth,
     memory_difference,
     memory_tables,
 )
-from hpcprof.analysis.telemetry.tables import RunTelemetry, StepMark
+from hpcprof.analysis.telemetry.tables import RunTelemetry
 from hpcprof.profiles.readers.telemetry import NodeTelemetry, RankPlace, Series
+from hpcprof.runs.live_steps import StepLine, StepMark
 from tests.unit.analysis.memory.test_contents import recorded
 
 GB = 10**9
@@ -42,8 +42,8 @@ def _snapshots(folder: Path, names: Sequence[str]) -> list[RankSnapshot]:
     return [RankSnapshot(rank, name, recorded(name, folder)) for rank, name in enumerate(names)]
 
 
-def _lines(*peaks: int) -> dict[int, list[MemoryLine]]:
-    return {rank: [MemoryLine(9, peak, peak + 1, 0)] for rank, peak in enumerate(peaks)}
+def _lines(*peaks: int) -> dict[int, list[StepLine]]:
+    return {rank: [StepLine(9, 0.0, 10, 0, 0, 0, peak, peak + 1)] for rank, peak in enumerate(peaks)}
 
 
 @pytest.fixture

@@ -256,15 +256,15 @@ def test_nothing_is_interpolated_but_the_growth_of_counters() -> None:
 
 
 def test_steps_come_from_lines_and_from_profiles() -> None:
-    lines = [StepLine(10.0, 0, 1, 10**9, 10**9), StepLine(13.0, 2, 2, 2 * 10**9, 2 * 10**9)]
+    lines = [StepLine(0, 10.0, 1, 10**9, 10**9), StepLine(2, 13.0, 2, 2 * 10**9, 2 * 10**9)]
     noted = noted_steps(lines)
     assert noted is not None and noted.edges.tolist() == [10.0, 13.0]
     single = single_steps(noted)
     assert single.steps.tolist() == [1, 2] and single.wall.tolist() == [10**9, 2 * 10**9]
     assert noted_steps(lines[:1]) is None
     # Of a line with long steps, these are units of their own.
-    long = StepLine(13.0, 10, 10, 10**8, 9 * 10**8, long=((3, 9 * 10**8), (8, 7 * 10**8)))
-    noted = noted_steps([StepLine(10.6, 0, 1, 10**9, 10**9), long])
+    long = StepLine(10, 13.0, 10, 10**8, 9 * 10**8, long=((3, 9 * 10**8), (8, 7 * 10**8)))
+    noted = noted_steps([StepLine(0, 10.6, 1, 10**9, 10**9), long])
     assert noted is not None
     assert noted.last.tolist() == [2, 3, 7, 8, 10] and noted.steps.tolist() == [2, 1, 4, 1, 2]
     assert noted.edges.tolist() == pytest.approx([10.6, 10.8, 11.7, 12.1, 12.8, 13.0])
@@ -287,8 +287,8 @@ def test_frequent_long_steps_are_told_from_the_others_in_long_runs_too(steps_of_
     ends = BEGIN + np.cumsum(np.where(number % 5 == 0, 0.25, 0.05))
     lines = [
         StepLine(
-            float(ends[last]),
             int(last),
+            float(ends[last]),
             10,
             5 * 10**7,
             25 * 10**7,

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from hpcprof.analysis.telemetry.darshan import NamedLog, RunLogs, darshan_tables
-from hpcprof.analysis.telemetry.tables import StepMark
 from hpcprof.profiles.readers.darshan.dump_script import _counters
 from hpcprof.profiles.readers.darshan.logs import DarshanLog, FileRecord, Segment
+from hpcprof.runs.live_steps import StepMark
 
 BEGIN = 1_000_000.0
 

@@ -8,8 +8,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from hpcprof.analysis.telemetry.tables import Requested, RunTelemetry, StepMark, telemetry_tables
+from hpcprof.analysis.telemetry.tables import Requested, RunTelemetry, telemetry_tables
 from hpcprof.profiles.readers.telemetry import NodeTelemetry, RankPlace, Series
+from hpcprof.runs.live_steps import StepMark
 
 BEGIN = 1_000_000.0
 SECONDS = 20

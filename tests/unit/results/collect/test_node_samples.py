@@ -13,7 +13,7 @@ from hpcprof.runs.live_steps import StepLine
 
 def _lines(*items: int) -> tuple[StepLine, ...]:
     return tuple(
-        StepLine(float(at), 10 * at, 10, 1, 1, items=count, item="token" if count else "")
+        StepLine(10 * at, float(at), 10, 1, 1, items=count, item="token" if count else "")
         for at, count in enumerate(items, 1)
     )
 
