@@ -246,15 +246,21 @@ def declare(
     main: str = "",
     position: int | None = None,
     *,
-    scope: Scope = Scope.RANK,
+    scope: Scope | None = None,
+    module: str = "",
     function: str = "",
     **fields: Any,
 ) -> Analysis:
-    """Declare an analysis by texts for `columns` and `names`; ``function`` is in ``hpcprof.analysis``."""
+    """Declare an analysis by texts for `columns` and `names`.
+
+    ``function`` is in ``hpcprof.analysis``, by default the one of its name in ``module``. The scope is by
+    default RUN for an analysis with a map, else RANK.
+    """
+    function = function or (f"{module}:{name}" if module else "")
     return Analysis(
         name,
         title,
-        scope,
+        scope or (Scope.RUN if "map" in fields else Scope.RANK),
         columns(described),
         f"hpcprof.analysis.{function}" if function else "",
         main_columns=names(main),
@@ -268,4 +274,4 @@ def from_part(
 ) -> Analysis:
     """Declare an analysis of a run whose rows ``map`` returns."""
     fields = {"events": Events(frozenset()), **fields}
-    return declare(name, title, described, main, position, scope=Scope.RUN, **fields)
+    return declare(name, title, described, main, position, **fields)

@@ -1,5 +1,7 @@
 """Declarations: the breakdown of GPU time, and the causes of idle time."""
 
+from functools import partial
+
 from hpcprof.analysis.framework.declaration import (
     CALLS,
     KERNELS,
@@ -13,76 +15,69 @@ from hpcprof.analysis.framework.declaration import (
 )
 from hpcprof.profiles.losses import Subject
 
+_of_work = partial(
+    declare,
+    module="gpu_time.breakdown",
+    events=Events(OPERATIONS | KERNELS),
+    sample_basis=SampleBasis.OPERATIONS,
+)
+_of_streams = partial(
+    declare,
+    module="gpu_time.breakdown",
+    events=Events(OPERATIONS | CALLS, launches=True),
+    sort_by=("device", "stream"),
+    memory_heavy=True,
+    policy=Policy.LAZY,
+)
+
 ANALYSES = (
-    declare(
+    _of_work(
         "breakdown",
         "GPU time breakdown of the whole capture",
         "rank span_ns compute_ns exposed_comm_ns exposed_mem_ns idle_ns "
         "compute_pct:float exposed_comm_pct:float exposed_mem_pct:float idle_pct:float",
         "rank span_ns compute_pct exposed_comm_pct exposed_mem_pct idle_pct",
         30,
-        function="gpu_time.breakdown:breakdown",
-        events=Events(OPERATIONS | KERNELS),
         about=Activity.GPU,
         compared_by="compute_pct",
-        sample_basis=SampleBasis.OPERATIONS,
         memory_heavy=True,
     ),
-    declare(
+    _of_work(
         "device_breakdown",
         "GPU time breakdown of the whole capture by device",
         "rank device span_ns compute_ns exposed_comm_ns exposed_mem_ns idle_ns "
         "compute_pct:float exposed_comm_pct:float exposed_mem_pct:float idle_pct:float",
         "rank device span_ns compute_pct exposed_comm_pct exposed_mem_pct idle_pct",
         35,
-        function="gpu_time.breakdown:device_breakdown",
-        events=Events(OPERATIONS | KERNELS),
         sort_by=("device",),
         only_with_several="device",
         compared_by="compute_pct",
-        sample_basis=SampleBasis.OPERATIONS,
     ),
-    declare(
+    _of_work(
         "overlap",
         "Overlap of communication and compute",
         "rank comm_ns overlapped_ns overlap_pct:float",
         position=40,
-        function="gpu_time.breakdown:overlap",
-        events=Events(OPERATIONS | KERNELS),
         about=Activity.GPU,
         compared_by="overlap_pct",
-        sample_basis=SampleBasis.OPERATIONS,
     ),
-    declare(
+    _of_work(
         "kernel_classes",
         "Kernel classes that run together",
         "rank classes:text ns pct:float",
-        function="gpu_time.breakdown:kernel_classes",
-        events=Events(OPERATIONS | KERNELS),
         sort_by=("-ns",),
-        sample_basis=SampleBasis.OPERATIONS,
     ),
-    declare(
+    _of_streams(
         "idle",
         "Idle time by cause",
         "rank device stream cause:text idle_ns share_pct:float",
-        function="gpu_time.breakdown:idle",
-        events=Events(OPERATIONS | CALLS, launches=True),
-        sort_by=("device", "stream"),
         sample_basis=SampleBasis.OPERATIONS,
-        memory_heavy=True,
-        policy=Policy.LAZY,
     ),
-    declare(
+    _of_streams(
         "queue_length",
         "Queue length",
         "rank device stream count mean:float stddev:float min p25:float p50:float p75:float max",
         "rank device stream count mean min p50 max",
-        function="gpu_time.breakdown:queue_length",
-        events=Events(OPERATIONS | CALLS, launches=True),
-        sort_by=("device", "stream"),
-        memory_heavy=True,
-        policy=Policy.LAZY,
     ),
     declare(
         "hta_breakdown",

@@ -1,12 +1,15 @@
 """The measurements of Nsight Compute, and the roofline."""
 
 from dataclasses import replace
+from functools import partial
 
 from hpcprof.analysis.framework.declaration import Activity, Events, Scope, declare
 from hpcprof.profiles.losses import Subject
 from hpcprof.profiles.readers.declaration import ProfileContent
 
-_ROOFLINE = declare(
+_of_report = partial(declare, reads=ProfileContent.KERNEL_REPORT)
+
+_ROOFLINE = _of_report(
     "roofline",
     "Roofline",
     "name:text grid:text block:text ai_flop_per_byte:float achieved_flops:float bound:text "
@@ -16,11 +19,10 @@ _ROOFLINE = declare(
     scope=Scope.RUN,
     function="hardware.roofline:roofline_of_run",
     needs=("ncu_kernels", "ncu_peaks", "kernels_by_shape", "device_breakdown"),
-    reads=ProfileContent.KERNEL_REPORT,
 )
 
 ANALYSES = (
-    declare(
+    _of_report(
         "ncu_kernels",
         "Kernels measured by Nsight Compute",
         "rank id name:text grid:text block:text "
@@ -31,9 +33,8 @@ ANALYSES = (
         "rank id name duration_ns compute_throughput_pct dram_throughput_pct",
         100,
         function="hardware.kernel_counters:ncu_kernels",
-        reads=ProfileContent.KERNEL_REPORT,
     ),
-    declare(
+    _of_report(
         "ncu_occupancy",
         "Occupancy by Nsight Compute",
         "rank id name:text waves_per_sm:float blocks_per_sm limited_by:text "
@@ -41,25 +42,22 @@ ANALYSES = (
         "rank id name waves_per_sm blocks_per_sm limited_by achieved_occupancy_pct",
         101,
         function="hardware.kernel_advice:ncu_occupancy",
-        reads=ProfileContent.KERNEL_REPORT,
         compared_by="waves_per_sm",
     ),
-    declare(
+    _of_report(
         "ncu_rules",
         "Advice of Nsight Compute's rules",
         "rank name:text rule:text count speedup_pct:float advice:text",
         "rank name count speedup_pct advice",
         102,
         function="hardware.kernel_advice:ncu_rules",
-        reads=ProfileContent.KERNEL_REPORT,
         compared_by="count",
     ),
-    declare(
+    _of_report(
         "ncu_peaks",
         "GPU peak rates by Nsight Compute",
         "rank resource:text peak_per_s:float",
         function="hardware.roofline:ncu_peaks",
-        reads=ProfileContent.KERNEL_REPORT,
     ),
     declare(
         "kernel_counters",

@@ -5,15 +5,11 @@ from functools import partial
 from hpcprof.analysis.framework.declaration import (
     RANGES,
     Activity,
-    Analysis,
     Events,
     Part,
     Policy,
     SampleBasis,
-    Scope,
-    columns,
     declare,
-    names,
 )
 from hpcprof.profiles.losses import Subject
 
@@ -26,43 +22,35 @@ BETWEEN = "between "
 NO_CALLS = "no profile has MPI calls"
 """The reason why the tables about calls of MPI have no rows."""
 
-_mpi_analysis = partial(
-    Analysis,
-    scope=Scope.RUN,
+_of_calls = partial(declare, module="mpi.per_rank", events=_MPI, policy=Policy.WITH_EVENTS)
+_of_run = partial(
+    declare,
     map="hpcprof.analysis.mpi.tables:mpi_tables",
     map_over=Part.MPI,
     map_needs=("mpi_call_list", "mpi_operation_list", "mpi_regions"),
     about=Activity.MPI,
 )
-_call_analysis = partial(_mpi_analysis, function="", absent=NO_CALLS)
+_of_run_calls = partial(_of_run, absent=NO_CALLS)
 
 ANALYSES = (
-    declare(
+    _of_calls(
         "mpi_call_list",
         "MPI calls by rank",
         "rank thread call:text range:text range_before:text start_ns end_ns",
-        function="mpi.per_rank:mpi_call_list",
-        events=_MPI,
-        policy=Policy.WITH_EVENTS,
     ),
-    declare(
+    _of_calls(
         "mpi_operation_list",
         "Messages and collectives of MPI by rank",
         "rank op:text comm_id:text comm_ranks peer comm_peer root tag bytes received_bytes begin_call "
         "end_call",
         "rank op comm_ranks peer root tag bytes begin_call",
-        function="mpi.per_rank:mpi_operation_list",
-        events=_MPI,
-        policy=Policy.WITH_EVENTS,
     ),
-    declare(
+    _of_calls(
         "mpi_regions",
         "Steps and phases of programs with MPI",
         "rank scope:text name:text start_ns end_ns",
-        function="mpi.per_rank:mpi_regions",
         events=Events(RANGES, steps=True),
         steps=frozenset(),
-        policy=Policy.WITH_EVENTS,
     ),
     declare(
         "offload",
@@ -81,55 +69,50 @@ ANALYSES = (
         events=Events(RANGES | {Subject.CALL, Subject.EVENT}, steps=True),
         steps=frozenset(),
     ),
-    _mpi_analysis(
+    _of_run(
         "pop",
         "Parallel efficiency",
-        columns=columns(
-            "scope:text name:text parallel_efficiency_pct:float load_balance_pct:float "
-            "communication_efficiency_pct:float serialization_efficiency_pct:float "
-            "transfer_efficiency_pct:float host_efficiency_pct:float offload_efficiency_pct:float "
-            "device_efficiency_pct:float device_load_balance_pct:float "
-            "device_communication_efficiency_pct:float device_orchestration_efficiency_pct:float"
-        ),
-        function="hpcprof.analysis.mpi.tables:pop",
+        "scope:text name:text parallel_efficiency_pct:float load_balance_pct:float "
+        "communication_efficiency_pct:float serialization_efficiency_pct:float "
+        "transfer_efficiency_pct:float host_efficiency_pct:float offload_efficiency_pct:float "
+        "device_efficiency_pct:float device_load_balance_pct:float "
+        "device_communication_efficiency_pct:float device_orchestration_efficiency_pct:float",
+        position=12,
+        module="mpi.tables",
         needs=("offload", "breakdown"),
-        report_position=12,
         sample_basis=SampleBasis.RANKS,
         steps=frozenset(),
     ),
-    _call_analysis(
+    _of_run_calls(
         "mpi_calls",
         "MPI calls",
-        columns=columns(
-            "rank call:text size_class:text calls bytes total_ns median_ns wait_ns transfer_ns "
-            "share_pct:float"
-        ),
+        "rank call:text size_class:text calls bytes total_ns median_ns wait_ns transfer_ns share_pct:float",
+        "rank call size_class calls bytes total_ns wait_ns transfer_ns share_pct",
+        16,
         sort_by=("-total_ns",),
-        main_columns=names("rank call size_class calls bytes total_ns wait_ns transfer_ns share_pct"),
-        report_position=16,
         compared_by="total_ns",
     ),
-    _call_analysis(
+    _of_run_calls(
         "mpi_waits",
         "Waits in MPI and the ranks that cause them",
-        columns=columns("rank call:text pattern:text range:text wait_ns delaying_rank delaying_range:text"),
+        "rank call:text pattern:text range:text wait_ns delaying_rank delaying_range:text",
+        position=14,
         sort_by=("-wait_ns",),
-        report_position=14,
         sample_basis=SampleBasis.RANKS,
         compared_by="wait_ns",
     ),
-    _call_analysis(
+    _of_run_calls(
         "mpi_delays",
         "Delays that others wait for in MPI",
-        columns=columns("delaying_rank delaying_range:text ranks waits wait_ns share_pct:float"),
+        "delaying_rank delaying_range:text ranks waits wait_ns share_pct:float",
+        position=13,
         sort_by=("-wait_ns",),
-        report_position=13,
     ),
-    _call_analysis(
+    _of_run_calls(
         "mpi_matrix",
         "MPI messages between ranks",
-        columns=columns("sender receiver sender_node:text receiver_node:text messages bytes transfer_ns"),
+        "sender receiver sender_node:text receiver_node:text messages bytes transfer_ns",
+        position=18,
         sort_by=("-bytes", "-messages"),
-        report_position=18,
     ),
 )

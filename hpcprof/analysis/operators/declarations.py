@@ -1,5 +1,7 @@
 """The operators of PyTorch and XLA, and the kernels that they launch."""
 
+from functools import partial
+
 from hpcprof.analysis.framework.declaration import CALLS, OPERATIONS, WORK, Events, declare
 from hpcprof.profiles.losses import Subject
 
@@ -8,49 +10,45 @@ _TIMES = (
     "flops:float bytes:float tflops:float peak_pct:float"
 )
 _MAIN = "calls self_gpu_ns gpu_pct self_host_ns host_pct tflops peak_pct"
-_MODULE = "operators.operators"
-_EVENTS = Events(OPERATIONS | CALLS | {Subject.OPERATOR}, launches=True)
+_of_operators = partial(
+    declare,
+    module="operators.operators",
+    events=Events(OPERATIONS | CALLS | {Subject.OPERATOR}, launches=True),
+)
 
 ANALYSES = (
-    declare(
+    _of_operators(
         "operators",
         "Operators",
         f"rank name:text {_TIMES}",
         f"rank name {_MAIN}",
         85,
-        function=f"{_MODULE}:operators",
-        events=_EVENTS,
         sort_by=("-self_gpu_ns", "-self_host_ns"),
         # Profiles without operators have no such section.
         only_with_several="name",
         first_rank_only=True,
     ),
-    declare(
+    _of_operators(
         "operators_by_shape",
         "Operators by the shapes and types of their inputs",
         f"rank name:text input_dims:text input_types:text {_TIMES}",
         f"rank name input_dims {_MAIN}",
-        function=f"{_MODULE}:operators_by_shape",
-        events=_EVENTS,
         sort_by=("-self_gpu_ns", "-self_host_ns"),
     ),
-    declare(
+    _of_operators(
         "operator_kernels",
         "GPU operations by operator",
         "rank operator:text kernel:text instances total_ns time_pct:float "
         "avg_ns:float med_ns:float min_ns max_ns stddev_ns:float",
         "rank operator kernel instances total_ns time_pct med_ns",
-        function=f"{_MODULE}:operator_kernels",
-        events=_EVENTS,
         sort_by=("-total_ns",),
     ),
-    declare(
+    _of_operators(
         "modules",
         "PyTorch modules",
         "rank name:text calls host_ns self_host_ns host_pct:float "
         "gpu_ops gpu_ns backward_gpu_ns gpu_pct:float",
         "rank name calls gpu_ns host_ns host_pct",
-        function="operators.operators:modules",
         events=Events(OPERATIONS | CALLS | {Subject.ARROW, Subject.MODULE, Subject.OPERATOR}, launches=True),
         sort_by=("-gpu_ns", "-host_ns"),
     ),

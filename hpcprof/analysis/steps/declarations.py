@@ -1,5 +1,7 @@
 """Steps and their phases."""
 
+from functools import partial
+
 from hpcprof.analysis.framework.declaration import (
     IN_RANGES,
     RANGES,
@@ -11,6 +13,8 @@ from hpcprof.analysis.framework.declaration import (
 )
 from hpcprof.analysis.steps.step_set import StepRule
 
+_of_steps = partial(declare, module="steps.phases", steps=frozenset())
+
 ANALYSES = (
     declare(
         "step_ranges",
@@ -20,54 +24,45 @@ ANALYSES = (
         function="steps.step_ranges:step_ranges",
         events=Events(RANGES),
     ),
-    declare(
+    _of_steps(
         "phases",
         "Phase time",
         "rank phase:text steps p50_ns p95_ns p99_ns mean_ns stddev_ns gpu_span_p50_ns",
         "rank phase steps p50_ns gpu_span_p50_ns p95_ns mean_ns stddev_ns",
         20,
-        function="steps.phases:phases",
-        steps=frozenset(),
         events=Events(IN_RANGES, launches=True, steps=True),
     ),
-    declare(
+    _of_steps(
         "phase_times",
         "Phase time by step",
         "rank step phase:text wall_ns",
-        function="steps.phases:phase_times",
-        steps=frozenset(),
         events=Events(IN_RANGES, launches=True, steps=True),
         sort_by=("step",),
         policy=Policy.WITH_EVENTS,
     ),
-    declare(
+    _of_steps(
         "step_times",
         "Step time by rank",
         "rank step wall_ns gpu_span_ns",
-        function="steps.phases:step_times",
-        steps=frozenset(),
         events=Events(IN_RANGES, launches=True, steps=True),
         sort_by=("step",),
     ),
-    declare(
+    _of_steps(
         "steps",
         "Step time over ranks",
         "step p50_ns max_ns min_ns slowest_rank",
         scope=Scope.RUN,
-        function="steps.phases:steps",
-        steps=frozenset(),
         needs=("step_times",),
         sort_by=("step",),
         sample_basis=SampleBasis.RANKS,
     ),
-    declare(
+    _of_steps(
         "steps_summary",
         "Step time",
         "steps ranks p50_ns p95_ns p99_ns mean_ns stddev_ns min_ns max_ns gpu_span_p50_ns",
         "steps ranks p50_ns gpu_span_p50_ns p95_ns p99_ns min_ns max_ns",
         10,
         scope=Scope.RUN,
-        function="steps.phases:steps_summary",
         steps=frozenset({StepRule.COMMON}),
         needs=("step_times",),
     ),
