@@ -1,7 +1,8 @@
 """The collectives of one rank, each with the kernel that carried it out."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,8 +31,11 @@ from hpcprof.profiles.timeline import (
     NO_PEER,
     UNKNOWN_RANKS,
     Category,
+    Collectives,
     Ints,
+    Table,
     Timeline,
+    concatenate,
 )
 from hpcprof.profiles.waiting_calls import launches_graph
 
@@ -39,7 +43,7 @@ _NO_ROW = -1
 
 
 @dataclass(frozen=True)
-class _Collectives:
+class _Collectives(Table):
     """Collectives in the order of the host's calls, with their extents on the GPU.
 
     ``seq`` counts the calls of an operation in its communicator, those of a send or a receive with the same
@@ -209,20 +213,16 @@ def _from_calls(timeline: Timeline) -> tuple[_Collectives, list[str]]:
     kernel_of = in_order[(np.cumsum(count) - count)[carrier[replay]] + part[replay]]
     start, end = first[carrier], last[carrier]
     start[replay], end[replay] = kernels.start[kernel_of], kernels.end[kernel_of]
+    owned = calls.take(owners)
     collectives = _Collectives(
-        operation=object_array(timeline.names(calls.operation[owners])),
-        communicator=object_array(timeline.names(calls.communicator[owners])),
+        **_call_columns(timeline, owned),
         seq=position_in_group(kind)[owners],
-        bytes=calls.bytes[owners],
-        ranks=calls.ranks[owners],
-        peer=calls.peer[owners],
-        comm_peer=calls.comm_peer[owners],
         fused=np.where(replay, 1, np.bincount(carrier, minlength=len(carriers))[carrier]),
         part=np.where(replay, 0, part),
         device=device[carrier],
         start=start,
         end=end,
-        call=calls.start[owners],
+        call=owned.start,
     )
     lost = len(calls) - len(owners)
     reasons = [f"{lost} collectives of {file} have no kernel of their own and are left out"] if lost else []
@@ -230,16 +230,10 @@ def _from_calls(timeline: Timeline) -> tuple[_Collectives, list[str]]:
         subject = f"{counted(spare, 'communication kernel')} of {file}"
         verbs = ("belongs", "is") if spare == 1 else ("belong", "are")
         reasons.append(f"{subject} {verbs[0]} to no recorded collective and {verbs[1]} left out")
-    return _in_order_of_calls(collectives, unrecorded), reasons
-
-
-def _in_order_of_calls(*parts: _Collectives) -> _Collectives:
-    if not len(parts[1].start):
-        return parts[0]
-    names = [field.name for field in fields(_Collectives)]
-    columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
-    order = np.argsort(columns["call"], kind="stable")
-    return _Collectives(**{name: column[order] for name, column in columns.items()})
+    if len(unrecorded):
+        collectives = concatenate(_Collectives, (collectives, unrecorded))
+        collectives = collectives.take(np.argsort(collectives.call, kind="stable"))
+    return collectives, reasons
 
 
 def _carrier_at(carriers: Ints, group: Ints, moment: Ints) -> Ints:
@@ -312,20 +306,22 @@ def _from_host(timeline: Timeline) -> _Collectives:
     _, kind = numbered_rows(calls.operation, calls.communicator, calls.peer, calls.comm_peer)
     none = np.zeros(len(calls), np.int64)
     return _Collectives(
-        operation=object_array(timeline.names(calls.operation)),
-        communicator=object_array(timeline.names(calls.communicator)),
+        **_call_columns(timeline, calls),
         seq=position_in_group(kind),
-        bytes=calls.bytes,
-        ranks=calls.ranks,
         fused=none + 1,
         part=none,
         device=none,
         start=calls.start,
         end=calls.end,
         call=calls.start,
-        peer=calls.peer,
-        comm_peer=calls.comm_peer,
     )
+
+
+def _call_columns(timeline: Timeline, calls: Collectives) -> dict[str, NDArray[Any]]:
+    """Return the columns of calls as they were recorded, with texts for the names."""
+    named = {name: getattr(calls, name) for name in ("operation", "communicator")}
+    texts = {name: object_array(timeline.names(numbers)) for name, numbers in named.items()}
+    return texts | {name: getattr(calls, name) for name in ("bytes", "ranks", "peer", "comm_peer")}
 
 
 def _beside_operators(timeline: Timeline, collectives: _Collectives) -> Ints:
