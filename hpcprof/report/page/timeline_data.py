@@ -22,9 +22,9 @@ from hpcprof.profiles.readers.telemetry import NodeTelemetry, read_telemetry
 from hpcprof.profiles.timeline import Ints, Timeline
 from hpcprof.profiles.timeline_parquet import overlaps_window
 from hpcprof.report.many_ranks import MAX_DEVIATING, MAX_RANKS_IN_FULL
-from hpcprof.report.page.node_tracks import NodeTrack, node_tracks
 from hpcprof.report.page.timeline_tracks import (
     NONE,
+    NodeTrack,
     RankTracks,
     SliceKind,
     SliceLinks,
@@ -34,6 +34,7 @@ from hpcprof.report.page.timeline_tracks import (
     joined,
     links_of,
     merge_short,
+    node_tracks,
     rank_tracks,
 )
 from hpcprof.results.ask.windows import RankSteps, RunWindows, steps_of_ranks

@@ -18,7 +18,7 @@ BUILT_IN: dict[str, str] = {
     "expert_imbalance": "late_rank",
     "pipeline_bubble": "pipeline_bubble",
     "slow_math": "slow_math",
-    "contention": "contention",
+    "contention": "exposed_communication",
     "slow_attention": "kernels",
     "elementwise_chain": "kernels",
     "layout_conversion": "kernels",
@@ -34,6 +34,6 @@ BUILT_IN: dict[str, str] = {
     "out_of_memory": "memory",
     "memory_imbalance": "memory",
     "host_memory": "memory",
-    "capture_incomplete": "capture_incomplete",
+    "capture_incomplete": "steps",
 }
 """The module of each cause; there, the declaration has the name of the cause in capitals."""

@@ -1,6 +1,7 @@
-"""Exposed communication: communication that no compute hides and no rank delays."""
+"""Communication that costs time: exposed, or in contention with the kernels beside it."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -133,4 +134,23 @@ EXPOSED_COMMUNICATION = CauseDeclaration(
     traits=frozenset({Trait.ALL_RANKS, Trait.LIKE_WAITING, Trait.ESTIMATED}),
     column="exposed_comm_ns",
     operations="communication",
+)
+
+
+def _contended(scene: Scene) -> Iterator[Candidate]:
+    """Yield the time that kernels lose to the communication beside them."""
+    remove = partial(replace, contended=False)
+    yield scene.candidate(CONTENTION, "", remove, scene.graph.work_rank, scene.replay.lost)
+
+
+CONTENTION = CauseDeclaration(
+    name="contention",
+    title="contention with communication",
+    meaning="communication slows the kernels beside it",
+    remedy="Leave the communication fewer SMs (NCCL_MAX_CTAS, NCCL_NTHREADS), or overlap it with kernels "
+    "that are bound by something else.",
+    candidates=_contended,
+    figures=(Figures("slowdown", "slowdown", lambda table, _: table["slowdown"].astype(float) > 1),),
+    traits=frozenset({Trait.ON_GPU, Trait.ALL_RANKS}),
+    operations="compute",
 )

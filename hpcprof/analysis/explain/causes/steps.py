@@ -1,4 +1,4 @@
-"""Causes in the times of the steps: single long ones, and a level that changes."""
+"""Causes that need no replay: in the times of the steps, and incomplete profiles."""
 
 from hpcprof.analysis.explain.cause import CauseDeclaration, Trait
 
@@ -43,4 +43,15 @@ STEP_DRIFT = CauseDeclaration(
     traits=frozenset({Trait.SINGLE_STEPS}),
     has_slice=False,
     meanwhile="drift",
+)
+
+
+CAPTURE_INCOMPLETE = CauseDeclaration(
+    name="capture_incomplete",
+    title="incomplete profile",
+    meaning="the profile is incomplete",
+    about="the profiler dropped events or warns that it did, ranks are missing, launched kernels are not in "
+    "the profile, or times are impossible",
+    remedy="Profile every rank, and all kinds of events.",
+    has_slice=False,
 )

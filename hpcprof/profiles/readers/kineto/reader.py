@@ -19,9 +19,15 @@ from hpcprof.profiles.losses import Loss, LossKind, Subject
 from hpcprof.profiles.readers.declaration import foreign_trace, rank_from_name
 from hpcprof.profiles.readers.kineto import ASCEND_TRACE, MERGED, TORCH
 from hpcprof.profiles.readers.kineto.arrows import linked_operators
-from hpcprof.profiles.readers.kineto.collectives import batched_records, by_operators, collectives
+from hpcprof.profiles.readers.kineto.collectives import (
+    batched_records,
+    by_operators,
+    collectives,
+    host_collectives,
+    only_group,
+    works,
+)
 from hpcprof.profiles.readers.kineto.events import TraceEvents, frame_of, synchronizations
-from hpcprof.profiles.readers.kineto.host_collectives import host_collectives, only_group, works
 from hpcprof.profiles.readers.kineto.json_stream import Batch, NotATrace, TraceStream
 from hpcprof.profiles.readers.string_table import StringTable
 from hpcprof.profiles.timeline import (

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hpcprof.analysis.collectives.matches import MESSAGE, UNKNOWN, Arrivals, Matches, arrivals_of, groups_of
-from hpcprof.analysis.explain.rank_sample import matches_among, replayed_ranks, waits_caused
+from hpcprof.analysis.explain.replayable import matches_among, replayed_ranks, waits_caused
 from hpcprof.profiles.columns.unique import object_array
 from hpcprof.profiles.timeline import Ints
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hpcprof.profiles.readers.telemetry import NodeTelemetry, RankPlace, Series
-from hpcprof.report.page.node_tracks import node_tracks
+from hpcprof.report.page.timeline_tracks import node_tracks
 
 TIMES = np.arange(100.0, 110.0)
 

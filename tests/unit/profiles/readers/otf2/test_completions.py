@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hpcprof.profiles.readers.otf2.completions import completion_kind, completions, lacks_completions
 from hpcprof.profiles.readers.otf2.events import MpiKind
+from hpcprof.profiles.readers.otf2.mpi import completion_kind, completions, lacks_completions
 
 KINDS = {
     "send": MpiKind.BEGIN_SEND,
