@@ -6,11 +6,10 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -163,8 +162,7 @@ def collect(
     # hpcprof may have launched one process that started ranks of its own (torchrun).
     ranks_known = run.manifest is not None and run.manifest.job.ranks > 1
     row = _run_row(run, store, program)
-    pending = BatchWriter(row, store)
-    collection = _CollectUnderWay(row, ranks_known, store, summary, pending)
+    collection = _CollectUnderWay(row, ranks_known, store, summary)
     if not store.profiles(run.id):
         _import_ahead(executor, files)
     # The cache has whole folders only.
@@ -180,12 +178,12 @@ def collect(
         for stored in unchanged.values()
         for rank, sha256 in stored.sha256.items()
     }
-    with pending:
+    with collection.storing():
         for count, (task, result) in enumerate(_run_tasks(tasks, unchanged_profiles, executor), 1):
             collection.take(task, result)
             if progress is not None:
                 progress(count, len(tasks), task.path)
-    with pending:
+    with collection.storing():
         for task, result in executor(analyze_profile, collection.repeated_tasks(tasks, step_range)):
             collection.take(task, result)
     if run.files is None:
@@ -322,18 +320,32 @@ def _run_tasks(
         yield from executor(analyze_profile, changed)
 
 
+_MAX_BATCH_RANKS, _MAX_BATCH_ROWS, _MAX_BATCH_SECONDS = 64, 50_000, 1.0
+"""Limits of a transaction in ranks, rows and time: waiting rows take memory, and a kill loses them."""
+
+
 class _CollectUnderWay(msgspec.Struct):
-    """A collect under way: the store and its writer, and the facts about the profiles so far."""
+    """A collect under way: the results that wait to be stored, and the facts about the profiles so far."""
 
     run: RunRow
     ranks_known: bool
     store: Store
     summary: Collected
-    pending: BatchWriter
     world_sizes: dict[Path, int] = msgspec.field(default_factory=dict)
     without_steps: dict[Path, str] = msgspec.field(default_factory=dict)
     sha256: dict[Path, dict[int, str]] = msgspec.field(default_factory=dict)
     read: set[Path] = msgspec.field(default_factory=set)
+    _waiting: list[RankResults] = msgspec.field(default_factory=list)
+    _rows: int = 0
+    _since: float = 0.0
+
+    @contextmanager
+    def storing(self) -> Iterator[None]:
+        """Store the waiting results of many ranks in a transaction, the last even after an exception."""
+        try:
+            yield
+        finally:
+            self._store_waiting()
 
     def take(self, task: ProfileTask, result: RankOutcome | Lost) -> None:
         """Store the results of a profile, or note the reason why there are none."""
@@ -350,7 +362,7 @@ class _CollectUnderWay(msgspec.Struct):
         elif isinstance(result, Lost):
             self.summary.skipped.append(f"{task.path} was not collected: {result.reason}.")
         else:
-            self.pending.add(task.rank, task.path.name, result)
+            self._add(task.rank, task.path.name, result)
             # A search of the lists for each of thousands of ranks would take longer than storing them.
             if task.path in self.sha256 and task.path in self.summary.unchanged:
                 self.summary.unchanged.remove(task.path)
@@ -361,6 +373,40 @@ class _CollectUnderWay(msgspec.Struct):
                 self.summary.warnings += result.warnings
             if result.origin.world_size is not None:
                 self.world_sizes[task.path] = result.origin.world_size
+
+    def _add(self, rank: int, file: str, outcome: ProfileResults) -> None:
+        """Add the results of a rank, and store the waiting ones once they reach a limit of a transaction.
+
+        Raises StoreError if they cannot be stored.
+        """
+        if not self._waiting:
+            self._since = time.monotonic()
+        origin = outcome.origin
+        profile = ProfileRow(
+            run_id=self.run.id,
+            rank=rank,
+            file=file,
+            sha256=outcome.sha256,
+            bytes=outcome.bytes,
+            kind=origin.kind,
+            host=origin.host,
+            devices=", ".join(origin.device_names),
+            profiler_version=origin.profiler_version,
+            start_utc_ns=origin.start_utc_ns,
+            analysis_version=ANALYSIS_VERSION,
+            made_by=__version__,
+        )
+        results = RankResults(profile, outcome.outcomes, origin.gpus, origin.facts, outcome.losses)
+        self._waiting.append(results)
+        self._rows += sum(map(len, outcome.outcomes.values()))
+        late = time.monotonic() - self._since >= _MAX_BATCH_SECONDS
+        if late or len(self._waiting) == _MAX_BATCH_RANKS or self._rows >= _MAX_BATCH_ROWS:
+            self._store_waiting()
+
+    def _store_waiting(self) -> None:
+        waiting, self._waiting, self._rows = self._waiting, [], 0
+        if waiting:
+            self.store.put_profiles(self.run, waiting)
 
     def known_files(self, profiles: RankedProfiles) -> dict[Path, KnownFile]:
         """Return the profiles whose results are in the store, for the cache of known files."""
@@ -505,63 +551,3 @@ def _run_row(run: Run, store: Store, program: str | None) -> RunRow:
         program=program or stored.program or (job.program if job else None),
         events=str(store.events_folder(run.path).absolute()),
     )
-
-
-_MAX_BATCH_RANKS, _MAX_BATCH_ROWS, _MAX_BATCH_SECONDS = 64, 50_000, 1.0
-"""Limits of a transaction in ranks, rows and time: waiting rows take memory, and a kill loses them."""
-
-
-class BatchWriter(msgspec.Struct):
-    """Stores the results of ranks of one run, many in a transaction.
-
-    As a context, it stores the waiting results at the end, even after an exception.
-    """
-
-    run: RunRow
-    store: Store
-    _waiting: list[RankResults] = msgspec.field(default_factory=list)
-    _rows: int = 0
-    _since: float = 0.0
-
-    def add(self, rank: int, file: str, outcome: ProfileResults) -> None:
-        """Add the results of a rank, and store the waiting ones once they reach a limit of a transaction.
-
-        Raises StoreError if they cannot be stored.
-        """
-        if not self._waiting:
-            self._since = time.monotonic()
-        origin = outcome.origin
-        profile = ProfileRow(
-            run_id=self.run.id,
-            rank=rank,
-            file=file,
-            sha256=outcome.sha256,
-            bytes=outcome.bytes,
-            kind=origin.kind,
-            host=origin.host,
-            devices=", ".join(origin.device_names),
-            profiler_version=origin.profiler_version,
-            start_utc_ns=origin.start_utc_ns,
-            analysis_version=ANALYSIS_VERSION,
-            made_by=__version__,
-        )
-        results = RankResults(profile, outcome.outcomes, origin.gpus, origin.facts, outcome.losses)
-        self._waiting.append(results)
-        self._rows += sum(map(len, outcome.outcomes.values()))
-        late = time.monotonic() - self._since >= _MAX_BATCH_SECONDS
-        if late or len(self._waiting) == _MAX_BATCH_RANKS or self._rows >= _MAX_BATCH_ROWS:
-            self._write()
-
-    def __enter__(self) -> None:
-        """Do nothing: `add` may be called."""
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Store the waiting results."""
-        self._write()
-
-    def _write(self) -> None:
-        waiting, self._waiting, self._rows = self._waiting, [], 0
-        if waiting:
-            self.store.put_profiles(self.run, waiting)

@@ -104,25 +104,20 @@ def run_memory(run: Run, sampled: RunTelemetry | None) -> RunMemory | None:
         return None
     from hpcprof.analysis.memory.tables import RunMemory
 
-    return RunMemory(used, _Snapshots(files), sampled)
+    return RunMemory(used, _read_snapshots(files), sampled)
 
 
-class _Snapshots:
-    """The snapshots in some files, read one by one during iteration."""
+def _read_snapshots(files: list[Path]) -> Iterator[RankSnapshot]:
+    """Read snapshots one by one; the snapshot of a damaged file is None."""
+    from hpcprof.analysis.memory.tables import RankSnapshot
 
-    def __init__(self, files: list[Path]) -> None:
-        self._files = files
-
-    def __iter__(self) -> Iterator[RankSnapshot]:
-        from hpcprof.analysis.memory.tables import RankSnapshot
-
-        for place, path in enumerate(self._files):
-            named = rank_from_name(path)
-            try:
-                with reading_profile(path):
-                    memory_snapshot = read_memory_snapshot(path)
-            except DamagedInput:
-                yield RankSnapshot(place if named is None else named, path.name, None)
-                continue
-            rank = memory_snapshot.notes.rank if memory_snapshot.notes.rank is not None else named
-            yield RankSnapshot(place if rank is None else rank, path.name, memory_snapshot)
+    for place, path in enumerate(files):
+        named = rank_from_name(path)
+        try:
+            with reading_profile(path):
+                memory_snapshot = read_memory_snapshot(path)
+        except DamagedInput:
+            yield RankSnapshot(place if named is None else named, path.name, None)
+            continue
+        rank = memory_snapshot.notes.rank if memory_snapshot.notes.rank is not None else named
+        yield RankSnapshot(place if rank is None else rank, path.name, memory_snapshot)
