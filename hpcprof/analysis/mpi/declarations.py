@@ -56,7 +56,7 @@ ANALYSES = (
         "offload",
         "Time of hosts and GPUs by step and phase",
         "rank scope:text name:text elapsed_ns useful_ns gpu_calls_ns devices gpu_useful_ns gpu_active_ns",
-        function="mpi.offload:offload",
+        function="mpi.efficiencies:offload",
         events=Events(RANGES | {Subject.CALL, Subject.KERNEL, Subject.MEMORY, Subject.EVENT}, steps=True),
         memory_heavy=True,
         steps=frozenset(),

@@ -9,9 +9,8 @@ import pandas as pd
 from hpcprof.analysis.collectives.common_clock import RankClock
 from hpcprof.analysis.framework.outcome import Outcome, Values, columns_of, no_rows
 from hpcprof.analysis.mpi.declarations import NO_CALLS
-from hpcprof.analysis.mpi.efficiencies import Efficiencies
+from hpcprof.analysis.mpi.efficiencies import Efficiencies, with_branches
 from hpcprof.analysis.mpi.matching import RunMpi, Unmatched, match_window
-from hpcprof.analysis.mpi.offload import with_branches
 from hpcprof.analysis.mpi.run_lists import NONE, RunLists
 from hpcprof.analysis.mpi.waits import PATTERNS, Causes, Waits, causes_of, delaying_ranges, find_waits
 from hpcprof.analysis.statistics.grouped import sums

@@ -10,8 +10,7 @@ import pytest
 
 from hpcprof.analysis.framework.outcome import Outcome, Values, analyze_rank
 from hpcprof.analysis.framework.registry import ANALYSES
-from hpcprof.analysis.mpi.efficiencies import run_limits
-from hpcprof.analysis.mpi.offload import with_branches
+from hpcprof.analysis.mpi.efficiencies import run_limits, with_branches
 from hpcprof.analysis.mpi.tables import pop
 from hpcprof.profiles.timeline import Category
 from tests.unit.analysis.explain.programs import MS, US, Host, Instruction, Launch, Mpi, Wait, simulate
