@@ -145,14 +145,17 @@ def _world_communicator(communicators: Communicators, rows: Mapping[int, _RankRo
 
 
 def _messages(
-    operations: Mapping[str, _Column], comms: Communicators, world: int | None, message: Ints, sends: Ints
+    rows: _RankRows, comms: Communicators, world: int | None, message: Ints, sends: Ints
 ) -> RankMessages:
+    operations = rows.operations
     op, comm, peer, within, tag = (
         operations[name].astype(np.int64) for name in ("op", "comm", "peer", "within", "tag")
     )
     sent, is_message = np.isin(op, sends), np.isin(op, message)
     peer = np.where(peer == NONE, comms.in_program(comm, within), peer)
-    return RankMessages(comm, peer, tag, sent, is_message & ~sent, ~is_message & (comm == world))
+    begin = rows.calls["start"][operations["begin"]].astype(np.int64)
+    together, end = ~is_message & (comm == world), rows.ends(np.arange(len(op)))
+    return RankMessages(comm, peer, tag, sent, is_message & ~sent, together, begin, end)
 
 
 def _with_messages(rows: _RankRows, places: Ints, comm: Ints, peer: Ints, tag: Ints) -> _RankRows:
@@ -213,7 +216,7 @@ class RunLists(msgspec.Struct, dict=True):
         world = _world_communicator(groups, rows)
         message, sends = self.ops.chosen(POINT_TO_POINT), self.ops.chosen(_SENDS)
         messages = messages_of_unnamed(
-            {rank: _messages(item.operations, groups, world, message, sends) for rank, item in rows.items()}
+            {rank: _messages(item, groups, world, message, sends) for rank, item in rows.items()}
         )
         return rows | {rank: _with_messages(rows[rank], *columns) for rank, columns in messages.items()}
 

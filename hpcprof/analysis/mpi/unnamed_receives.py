@@ -9,7 +9,9 @@ order of the senders' progress:
 2. Named receives take the messages of their stream whose send is nearest in progress, in their order.
 3. Unnamed receives take the remaining messages one by one. Ranks that run the same program have the same
    progress, however late one of them is.
-4. If there are more receives than messages, some are cancelled or from ``MPI_PROC_NULL``. Then the receives
+4. A rank whose senders send different numbers with a tag takes messages as they come, as a master does: then
+   the times since the collective of all ranks before count, those of sends and those when receives end.
+5. If there are more receives than messages, some are cancelled or from ``MPI_PROC_NULL``. Then the receives
    between two collectives of all ranks share the messages of this interval evenly.
 """
 
@@ -19,7 +21,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcprof.profiles.columns.unique import rows_by_key
+from hpcprof.profiles.columns.unique import numbered_rows, rows_by_key
 from hpcprof.profiles.timeline import NO_PEER, NO_TAG, Floats, Ints, Mask
 
 
@@ -36,6 +38,9 @@ class RankMessages(msgspec.Struct, frozen=True):
     sends: Mask
     receives: Mask
     together: Mask
+    begin: Ints
+    end: Ints
+    """In ns on the clock of the rank."""
 
     @property
     def unnamed(self) -> Ints:
@@ -44,9 +49,21 @@ class RankMessages(msgspec.Struct, frozen=True):
         return np.flatnonzero(self.receives & nothing)
 
     @property
+    def epoch(self) -> Ints:
+        """Number of collectives of all ranks before each operation."""
+        epoch: Ints = np.cumsum(self.together) - self.together
+        return epoch
+
+    def elapsed(self, stamps: Ints) -> Ints:
+        """Return the time of a stamp of each operation since the collective of all ranks before it, in ns."""
+        ends = np.append(self.begin[:1], self.end[self.together])
+        passed: Ints = stamps - ends[self.epoch]
+        return passed
+
+    @property
     def progress(self) -> Floats:
         """Number of collectives before each operation, plus its place in [0, 1) before the next one."""
-        epoch: Ints = np.cumsum(self.together) - self.together
+        epoch = self.epoch
         first = np.searchsorted(epoch, epoch)
         size = np.searchsorted(epoch, epoch, "right") - first
         position: Floats = epoch + (np.arange(len(epoch)) - first) / np.maximum(size, 1)
@@ -64,7 +81,13 @@ def messages_of_unnamed(ranks: Mapping[int, RankMessages]) -> dict[int, tuple[In
         for rows in [np.flatnonzero(ops.sends)]
     ]
     streams = np.concatenate(sent)
-    progress = np.concatenate([ops.progress[ops.sends] for ops in ranks.values()])
+    progress, elapsed = (
+        np.concatenate(columns)
+        for columns in zip(
+            *((ops.progress[ops.sends], ops.elapsed(ops.begin)[ops.sends]) for ops in ranks.values()),
+            strict=True,
+        )
+    )
     inbound = {key[0]: rows for key, rows in rows_by_key(streams[:, 3])}
     result = {}
     for rank, rows in unnamed.items():
@@ -73,11 +96,22 @@ def messages_of_unnamed(ranks: Mapping[int, RankMessages]) -> dict[int, tuple[In
             if rank in inbound
             else rows[:0]
         )
+        if _take_turns(streams[chosen]):
+            ops = ranks[rank]
+            rows = rows[np.lexsort((ops.elapsed(ops.end)[rows], ops.epoch[rows]))]
+            chosen = chosen[np.lexsort((elapsed[chosen], np.floor(progress[chosen])))]
         if len(chosen) != len(rows):
             places, taken = _pair_receives(np.floor(ranks[rank].progress[rows]), np.floor(progress[chosen]))
             rows, chosen = rows[places], chosen[taken]
         result[rank] = (rows, *streams[chosen, :3].T)
     return result
+
+
+def _take_turns(streams: Ints) -> bool:
+    """Return whether the senders of messages with a communicator and tag send different numbers of them."""
+    keys, number = numbered_rows(streams[:, 0], streams[:, 2], streams[:, 1])
+    counts, group = np.bincount(number, minlength=len(keys)), numbered_rows(keys[:, 0], keys[:, 1])[1]
+    return any(np.ptp(counts[group == each]) for each in range(int(group.max(initial=-1)) + 1))
 
 
 def _pair_receives(receives: Floats, messages: Floats) -> tuple[Ints, Ints]:

@@ -33,6 +33,9 @@ PATTERNS = (
 )
 """The names of the patterns by their numbers."""
 
+_TAKES_ANY = ("MPI_Waitany", "MPI_Waitsome")
+"""Calls that return as soon as one of several messages is there."""
+
 _UNUSUAL_PART = 10
 """Maximum ratio of a wait to the unusual time of its cause."""
 _WAITS_FOR_OTHERS = re.compile(
@@ -143,6 +146,8 @@ def _waits_of_messages(run: RunMpi) -> Iterator[Waits]:
     earliest = _earliest_later_sends(by_rank, ends, start[sent][order])
     wrong = np.empty(len(receives), bool)
     wrong[order] = (earliest < start[sent][order]) & ~np.isin(by_rank, receives_what_comes(run))
+    takes_any = np.array([name in _TAKES_ANY for name in run.calls.names], bool)
+    wrong &= ~takes_any[run.calls.name[call]]
     yield _waits_between(run, call, np.where(wrong, WRONG_ORDER, LATE_SENDER), sent)
     sends = blocked_sends(run)
     yield _waits_between(run, ops.completes[sends], LATE_RECEIVER, ops.begin[ops.partner[sends]])

@@ -63,15 +63,18 @@ def test_a_send_waits_for_a_late_receiver_only_where_it_is_blocked() -> None:
     assert [one[:5] for one in waits(program)] == [(0, "MPI_Send", "late receiver", 50 + 58, 1)]
 
 
-def test_a_receive_waits_for_the_wrong_message_while_another_is_there() -> None:
+@pytest.mark.parametrize(
+    ("call", "pattern"), [("MPI_Recv", "wrong order of messages"), ("MPI_Waitany", "late sender")]
+)
+def test_a_receive_waits_for_the_wrong_message_while_another_is_there(call: str, pattern: str) -> None:
     program = Program(2)
     for rank in range(2):
         program.call(rank, "MPI_Init", 0, 10)
     program.call(0, "MPI_Send", 15, 20, send(1, tag=1))
     program.call(0, "MPI_Send", 80, 85, send(1, tag=2))
-    program.call(1, "MPI_Recv", 30, 90, receive(0, tag=2))
+    program.call(1, call, 30, 90, receive(0, tag=2))
     program.call(1, "MPI_Recv", 91, 95, receive(0, tag=1))
-    assert [one[:5] for one in waits(program)] == [(1, "MPI_Recv", "wrong order of messages", 50, 0)]
+    assert [one[:5] for one in waits(program)] == [(1, call, pattern, 50, 0)]
 
 
 def test_a_rank_that_receives_from_any_source_has_no_wrong_order() -> None:

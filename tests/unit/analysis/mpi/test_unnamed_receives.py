@@ -15,8 +15,13 @@ Row = tuple[str, int, int]
 """The kind of an operation, its peer and its tag: a receive that names nothing has its true ones."""
 
 
-def found_in(program: dict[int, list[Row]]) -> dict[int, list[tuple[int, int] | None]]:
-    """Return the sender and the tag of each unnamed receive of each rank, None without a message."""
+def found_in(
+    program: dict[int, list[Row]], times: dict[int, list[tuple[int, int]]] | None = None
+) -> dict[int, list[tuple[int, int] | None]]:
+    """Return the sender and the tag of each unnamed receive of each rank, None without a message.
+
+    ``times`` has the begin and the end of each operation, in ns on the clock of its rank.
+    """
     ranks = {}
     for rank, rows in program.items():
         kinds = np.array([kind for kind, _, _ in rows])
@@ -29,6 +34,8 @@ def found_in(program: dict[int, list[Row]]) -> dict[int, list[tuple[int, int] | 
             sends=kinds == "send",
             receives=unnamed | (kinds == "recv"),
             together=kinds == "all",
+            begin=np.array([begin for begin, _ in times[rank]] if times else np.arange(len(rows))),
+            end=np.array([end for _, end in times[rank]] if times else np.arange(len(rows))),
         )
     named = messages_of_unnamed(ranks)
     result: dict[int, list[tuple[int, int] | None]] = {}
@@ -97,6 +104,26 @@ def test_receives_from_no_rank_and_cancelled_ones_get_no_message() -> None:
             messages_of_step = {one for one in step if one}
             assert len(messages_of_step) == (2 if neighbours else 1)
             assert neighbours is None or messages_of_step == neighbours
+
+
+def test_a_master_takes_messages_as_they_come() -> None:
+    """Two workers of different speed; a receive begins as its worker gets a task, and ends out of order."""
+    program: dict[int, list[Row]] = {0: [("all", -1, -1)], 1: [("all", -1, -1)], 2: [("all", -1, -1)]}
+    times = {0: [(0, 100)], 1: [(500, 1_100)], 2: [(70, 150)]}
+    arrivals = sorted([(10 * turn, 1) for turn in range(1, 21)] + [(33 * turn, 2) for turn in range(1, 7)])
+    for moment, worker in arrivals:
+        program[worker].append(("send", 0, 1))
+        own = moment + times[worker][0][1]
+        times[worker].append((own, own))
+    begun = {1: 0, 2: 0}
+    received = []
+    for moment, worker in arrivals:
+        received.append((begun[worker], moment, worker))
+        begun[worker] = moment
+    for begin, end, worker in sorted(received):
+        program[0].append(("unnamed", worker, 1))
+        times[0].append((begin + 100, end + 100))
+    assert found_in(program, times)[0] == truth(program[0])
 
 
 def test_receives_that_name_their_message_take_it_first() -> None:
