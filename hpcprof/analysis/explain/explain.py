@@ -65,6 +65,7 @@ from hpcprof.analysis.explain.whole_run import (
     rare_steps,
     rest_of_capture,
     series_findings,
+    start_of_mpi,
     uneven_threads,
     unexplained_idle,
     unexplained_in_mpi,
@@ -74,6 +75,7 @@ from hpcprof.analysis.explain.whole_run import (
     with_page_waits,
     without_judged_copies,
 )
+from hpcprof.analysis.mpi.matching import NEAR_NS
 from hpcprof.analysis.steps.run_step import StepSeries, kinds_of_steps, steady_series
 from hpcprof.analysis.steps.step_ranges import steps_of
 from hpcprof.profiles.columns.unique import name_matches
@@ -218,6 +220,9 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     causes, uncertain = without_profiler_cost(built, causes, elapsed)
     replayed = [finding_of(inputs, built, item, elapsed, usual) for item in causes]
     drifting = [finding for finding, item in zip(replayed, causes, strict=True) if item.candidate in drifters]
+    if is_mpi and built.steps == 1 < len(inputs.ranks):
+        # Clocks do not agree to less, and one step has no mean.
+        replayed = [item for item in replayed if (item.saving_ns or 0) >= NEAR_NS]
     replayed = with_first_work(replayed, inputs, timelines, elapsed)
     replayed = with_page_waits(replayed, inputs.tables["step_account"], inputs.tables["memops"], elapsed)
     findings = join_by_steps(
@@ -250,6 +255,7 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
         summary = replace(summary, kernel=None)
     capture_notes = (
         *(uneven_threads(timelines) if is_mpi else ()),
+        *(start_of_mpi(inputs.tables["mpi_calls"], covered) if is_mpi else ()),
         *moving_pages(breakdown, inputs.tables["memops"]),
         *double_precision(inputs.tables["kernels"]),
         *rest_of_capture(breakdown, covered, bool(len(series.wall))),

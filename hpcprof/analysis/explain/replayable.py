@@ -232,6 +232,8 @@ def _replayable_mpi(
     )
     windows = {rank: inputs.window(rank, *window) for rank, window in extents.items()}
     graph = mpi_graph(windows, run, clock, bounds)
+    if len(steps) > 1 and not graph.is_coupled:
+        return "no recorded message or collective joins the ranks"
     return _build_replayable(inputs, timeline, graph, (len(numbers), tuple(chosen.tolist())), clock, (), run)
 
 

@@ -33,6 +33,7 @@ from hpcprof.analysis.explain.replay import Replay
 from hpcprof.analysis.explain.run_graph import RunGraph
 from hpcprof.analysis.explain.scene import place_with_most
 from hpcprof.analysis.explain.step_series import Pause, drift, named_steps, spikes_and_pauses
+from hpcprof.analysis.mpi.run_lists import START_CALLS
 from hpcprof.analysis.statistics.confidence_intervals import NORMAL_90
 from hpcprof.analysis.statistics.grouped import sums
 from hpcprof.analysis.steps.capture_losses import MIGRATION
@@ -82,6 +83,8 @@ _MIN_WAITING_SHARE, _MIN_IDLE_SHARE = 0.05, 0.25
 """Minimum shares of a step, of waiting and of idle time of the GPU or waiting in MPI, without a finding."""
 _MAX_COVERED_SHARE = 0.75
 """Maximum share of the time on the GPU in steps for a sentence about the rest of the capture."""
+_MIN_START_RATIO = 0.1
+"""Minimum ratio of the judged work to ``MPI_Init`` without a sentence about it."""
 _MAX_NAMED_RANKS = 8
 
 _WAVEFRONT = (
@@ -310,6 +313,18 @@ def rest_of_capture(breakdown: pd.DataFrame, covered_ns: float, steps: bool = Tr
             f"the {subject} {format_ns(covered_ns)} of the {format_ns(span)} from the first operation of the "
             f"GPU to the last ({100 * covered_ns / span:.2g} %): what is outside, or has no recorded launch, "
             "is in no saving",
+        )
+
+
+def start_of_mpi(calls: pd.DataFrame, covered_ns: float) -> Iterator[NotJudged]:
+    """Yield the time of ``MPI_Init`` if the judged work is short beside it; ``calls`` is `mpi_calls`."""
+    starts = calls[calls["call"].isin(START_CALLS)] if len(calls) else calls
+    longest = float(starts["total_ns"].max()) if len(starts) else 0.0
+    if covered_ns < _MIN_START_RATIO * longest:
+        yield NotJudged(
+            REST,
+            f"MPI_Init takes up to {format_ns(longest)} on a rank, the judged work {format_ns(covered_ns)}: "
+            "hardly any of the run is in a saving",
         )
 
 

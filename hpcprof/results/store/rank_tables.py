@@ -33,10 +33,12 @@ MPI_TABLES = ("mpi_call_list", "mpi_operation_list")
 """The tables of calls of MPI, and of the messages and collectives that begin in them."""
 
 
-def has_mpi(events: RankEvents) -> bool:
-    """Return whether a rank has MPI calls; files of earlier versions have no table of them."""
-    rows = events.written_rows()
-    return all(rows.get(dataset_table(name)) for name in MPI_TABLES)
+def has_mpi(events: RankEvents, table: str = MPI_TABLES[0]) -> bool:
+    """Return whether a rank has MPI calls, or rows of another table of `MPI_TABLES`.
+
+    Files of earlier versions have none of these tables.
+    """
+    return bool(events.written_rows().get(dataset_table(table)))
 
 
 def dataset_table(analysis: str) -> str:

@@ -375,10 +375,12 @@ class RunCommunication:
     def mpi_calls(self, between: Mapping[int, tuple[int, int]]) -> RunMpi | None:
         """Return the MPI calls of some ranks in a window of time of each, on the common clock.
 
-        None unless all of these ranks call MPI.
+        None unless all of these ranks call MPI, and any of them has a message or collective.
         """
-        ranks = sorted(between)
-        if not self.mpi or not all(has_mpi(self._events[rank]) for rank in ranks):
+        ranks, events = sorted(between), [self._events[rank] for rank in between]
+        if not self.mpi or not all(map(has_mpi, events)):
+            return None
+        if not any(has_mpi(item, MPI_TABLES[1]) for item in events):
             return None
         tables = ((rank, *(kept_table([self._events[rank]], name) for name in MPI_TABLES)) for rank in ranks)
         with self._reading():

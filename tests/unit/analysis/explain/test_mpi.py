@@ -520,6 +520,25 @@ def test_a_capture_without_steps_is_explained_as_one(range_name: str) -> None:
     assert first.saving_ns == pytest.approx(8 * MS, rel=0.05)
 
 
+def test_work_that_is_short_beside_the_start_of_mpi_has_no_certain_savings() -> None:
+    def body(rank: int, _: int) -> Actions:
+        yield work(30 * US + 10 * US * (rank == 2))
+        yield allreduce(2 * US)
+
+    found = simulate(RANKS, 1, body).explain()
+    assert not found.shown()
+    (rest,) = (row.reason for row in found.not_judged if row.what == "rest of the capture")
+    assert rest.startswith("MPI_Init takes up to 999.0 µs on a rank")
+
+
+def test_ranks_that_nothing_joins_are_not_late() -> None:
+    simulated = simulate(RANKS, 2, halo(2, 4 * MS))
+    simulated.program.operations.clear()
+    found = simulated.explain()
+    assert not found.shown()
+    assert [row.reason for row in found.not_judged] == ["no recorded message or collective joins the ranks"]
+
+
 @pytest.mark.parametrize("program", [halo, shift, wavefront, farm])
 def test_work_that_varies_by_chance_makes_no_rank_late(
     program: Callable[..., Body], monkeypatch: pytest.MonkeyPatch

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +15,7 @@ from hpcprof.analysis.mpi.run_lists import NONE
 from hpcprof.profiles.collective_operations import POINT_TO_POINT
 from hpcprof.profiles.timeline import Ints
 from hpcprof.results.store.mpi_links import LinkWriter, calls_between
+from hpcprof.results.store.rank_tables import MPI_TABLES, has_mpi
 from tests.unit.analysis.mpi.programs import Program, receive, run_lists, send
 
 STEPS, AHEAD = 40, {0: 0, 1: 5_000_000, 2: -3_000}
@@ -89,3 +92,8 @@ def _messages(run: RunMpi, ends: Ints) -> set[tuple[int, ...]]:
         (*ranks, *starts)
         for ranks, starts in zip(calls.rank[both].tolist(), calls.own_start[both].tolist(), strict=True)
     }
+
+
+def test_a_rank_whose_calls_have_no_message_has_calls() -> None:
+    events: Any = SimpleNamespace(written_rows=lambda: {"mpi_call_list": 4, "mpi_operation_list": 0})
+    assert [has_mpi(events), *(has_mpi(events, table) for table in MPI_TABLES)] == [True, True, False]
