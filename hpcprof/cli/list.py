@@ -10,10 +10,13 @@ from hpcprof.cli.completion import complete_sites
 from hpcprof.cli.conventions import command_with_examples, echo, exit_naming
 from hpcprof.cli.options import repeatable, store_options
 from hpcprof.cli.tables import format_option, show_what_fits, write_rows
-from hpcprof.common.units import format_ns, visible
+from hpcprof.common.units import format_ns, shortened, visible
 from hpcprof.results.across.listing import STATES, ListedRun, Selection, list_runs, parse_since
 from hpcprof.runs.directory import no_runs
 from hpcprof.submit.jobs.walltime import format_walltime
+
+_MAX_COMMAND = 300
+"""Maximum characters of a command in a table; JSON and CSV have it whole."""
 
 _BY_IMPORTANCE = (
     *("run", "state", "step", "started", "duration", "command"),
@@ -76,7 +79,7 @@ def _show(rows: Sequence[ListedRun]) -> None:
         "site": [row.site for row in rows],
         "ranks": [f"{row.nodes} x {row.ranks_per_node}" if row.nodes else row.ranks for row in rows],
         "profiler": [row.profiler for row in rows],
-        "command": [row.command for row in rows],
+        "command": [shortened(row.command or "", _MAX_COMMAND) for row in rows],
         "started": [f"{row.started.astimezone():%Y-%m-%d %H:%M}" if row.started else None for row in rows],
         "duration": [
             None if row.duration_s is None else format_walltime(round(row.duration_s)) for row in rows

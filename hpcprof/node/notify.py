@@ -8,6 +8,7 @@ or a command that gets it on its standard input.
 """
 
 import email.message
+import errno
 import html
 import http.client
 import json
@@ -77,7 +78,7 @@ def send(target: str, document: Document) -> str:
     except urllib.error.URLError as error:
         return "the server cannot be reached (%s)" % type(error.reason).__name__
     except (OSError, ValueError, http.client.HTTPException, subprocess.SubprocessError) as error:
-        return type(error).__name__
+        return getattr(error, "strerror", None) or type(error).__name__
 
 
 def _post(address: str, document: Document) -> str:
@@ -111,7 +112,7 @@ def _run(command: List[str], text: bytes) -> str:
 def _sendmail() -> List[str]:
     program = shutil.which("sendmail", path="/usr/sbin:/usr/lib:/usr/bin:" + os.environ.get("PATH", ""))
     if program is None:
-        raise FileNotFoundError("sendmail")
+        raise FileNotFoundError(errno.ENOENT, "the node has no sendmail")
     return [program, "-t", "-i"]
 
 

@@ -33,6 +33,8 @@ from hpcprof.workloads.schema import RankResult, Training, summarize
 _MAX_OPERATIONS = 2
 _MAX_STRAGGLERS = 3
 _MAX_OTHER_RANGES = 4
+_MAX_COMMAND = 1000
+"""Maximum characters of a program's words that the head shows: a thousand files fill screens."""
 _STEP_SOURCES = {
     "automatic": "found as it repeats",
     "MPI calls": "found as its sequence of MPI calls repeats",
@@ -72,7 +74,10 @@ def _description_facts(contents: Contents) -> list[tuple[str, str]]:
         job = run.manifest.job
         ranks = counted(job.ranks_per_node, "rank")
         described += [
-            ("job", f"{job.workload or masked_command(job.arguments)} on {job.site}"),
+            (
+                "job",
+                f"{job.workload or shortened(masked_command(job.arguments), _MAX_COMMAND)} on {job.site}",
+            ),
             ("ranks", f"{counted(job.nodes, 'node')} x {ranks}"),
             ("submitted", run.manifest.created),
         ]

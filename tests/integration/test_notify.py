@@ -77,12 +77,16 @@ def script(path: Path, text: str) -> str:
     return str(path)
 
 
-def test_a_command_gets_the_document_on_its_standard_input(tmp_path: Path) -> None:
+def test_a_command_gets_the_document_on_its_standard_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     command = script(tmp_path / "tell it", f'cat >"{tmp_path}/$1"')
     assert notify.send(f"'{command}' got", ENDED) == ""
     assert json.loads((tmp_path / "got").read_text()) == ENDED
     assert notify.send(script(tmp_path / "no", "exit 3"), ENDED) == "its command ended with exit code 3"
-    assert notify.send(str(tmp_path / "nothing"), ENDED) == "FileNotFoundError"
+    assert notify.send(str(tmp_path / "nothing"), ENDED) == "No such file or directory"
+    monkeypatch.setattr("shutil.which", lambda *_, **__: None)
+    assert notify.send("mail:me@example.org", ENDED) == "the node has no sendmail"
 
 
 def test_a_command_that_takes_long_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1503,3 +1503,11 @@ def test_the_group_that_may_read_runs_reads_what_a_job_wrote_under_any_umask(
     (finished,) = (tmp_path / "state").glob("finished")
     assert [path.stat().st_mode & 0o777 for path in (finished.parent, finished)] == [0o750, 0o640]
     assert all(path.stat().st_mode & 0o040 for path in tmp_path.rglob("*"))
+
+
+def test_a_profiled_rank_runs_where_tmpdir_is_not_writable(tmp_path: Path) -> None:
+    alone = job(nodes=1, ranks_per_node=1, profiler="torch")
+    under = {"PMI_RANK": "0", "PMI_SIZE": "1", "TMPDIR": "/proc/nothing"}
+    done = run_wrapper("dash", alone, tmp_path, under, "sh", "-c", 'echo "$TMPDIR"')
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "logs/rank00000.out").read_text().startswith("/tmp/hpcprof.")

@@ -5,8 +5,13 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+import msgspec
+import pytest
+from click.testing import CliRunner
+
 from hpcprof.analysis.explain.explanation import HOOK, StepSummary
 from hpcprof.analysis.stalls.evidence import Stall, StallKind
+from hpcprof.cli.list import command as list_runs
 from hpcprof.profiles.readers.results import parse_result
 from hpcprof.report.contents import Contents
 from hpcprof.report.facts import facts, step_range, stragglers
@@ -14,8 +19,10 @@ from hpcprof.results.store.analysis_table import AnalysisTable
 from hpcprof.results.store.tables import GpuRow, ProfileRow
 from hpcprof.runs.directory import Run
 from hpcprof.workloads.schema import RankResult
+from tests.submitted_run import MakeRun, make_run
 from tests.unit.explanations import MS, explained, finding
 
+__all__ = ["make_run"]
 DATA = Path(__file__).parents[3] / "docs" / "data"
 
 
@@ -192,6 +199,22 @@ def test_the_findings_come_right_after_the_run_and_name_the_command_for_the_rest
         ("", "remedy: Prefetch."),
         ("", "details: hpcprof explain r"),
     ]
+
+
+def test_a_command_of_a_thousand_files_is_shortened_in_tables_and_reports(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run("7", "local", started="now", finished="0")
+    job = msgspec.structs.replace(run.submission.job, arguments=["sum", *map(str, range(5000))])
+    manifest = msgspec.structs.replace(run.submission, job=job)
+    (run.path / "run.json").write_bytes(msgspec.json.encode(manifest))
+    run = dataclasses.replace(run, manifest=manifest)
+    report = dict(facts(Contents(run, None, [], {}, {}, [], [], lambda *options: options[-1])))["job"]
+    assert (report[:8], report[-12:], len(report)) == ("sum 0 1 ", "4999 on here", 1007)
+    monkeypatch.setenv("HPCPROF_RUNS", str(run.path.parent))
+    table, whole = (CliRunner().invoke(list_runs, words).output for words in ([], ["--format", "json"]))
+    assert "sum 0 1 " in table and len(table.splitlines()[1]) < 600
+    assert " 2500 " in whole and " 2500 " not in table
 
 
 def test_what_cannot_be_explained_has_no_findings() -> None:
