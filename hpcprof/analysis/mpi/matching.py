@@ -31,7 +31,8 @@ from hpcprof.profiles.collective_operations import (
     WAITING,
 )
 from hpcprof.profiles.columns.unique import distinct, numbered_rows, position_in_group
-from hpcprof.profiles.timeline import Ints, Mask
+from hpcprof.profiles.readers.communicators import ranks_in_short
+from hpcprof.profiles.timeline import BEFORE_ALL, Ints, Mask
 
 _SENDS, _RECEIVES = frozenset({"Send"}), frozenset({"Recv"})
 
@@ -219,7 +220,8 @@ class RunMpi:
             on_rank = self.calls.rank == rank
             if rank in clocks:
                 start[on_rank] = clocks[rank].to_common(start[on_rank])
-        return replace(self, calls=replace(self.calls, start=start))._drop_foreign_matches()
+        on_common = replace(self, calls=replace(self.calls, start=start))
+        return on_common._drop_foreign_matches()._with_senders()
 
     def waits_for_all(self, op: int, rows: Ints) -> bool:
         """Return whether no rank ends collectives before all have begun, by MPI's rules or in the run.
@@ -235,6 +237,25 @@ class RunMpi:
         last = calls.start[ops.begin[rows]].max(axis=1)
         first = calls.end[ops.completes[rows]].min(axis=1)
         return int(np.count_nonzero(first + NEAR_NS < last)) <= RARELY * len(rows)
+
+    def _with_senders(self) -> RunMpi:
+        """Return the same with roots of broadcasts and scatters that record none (nonblocking, by EZTrace).
+
+        Nobody ends one before its root begins it. The last rank of which that is true is the root, or nobody
+        waited for the root.
+        """
+        ops, calls = self.operations, self.calls
+        root = ops.root.copy()
+        for op, table in collective_tables(self):
+            rows = table[(root[table] == NONE).all(axis=1)]
+            if ops.ops[op] not in FROM_ROOT or rows.shape[1] < 2:
+                continue
+            begin, end = calls.start[ops.begin[rows]], calls.end[ops.completes[rows]]
+            first = np.partition(end, 1, axis=1)
+            ended = np.where(end == first[:, :1], first[:, 1:2], first[:, :1])
+            last = np.where(begin <= ended, begin, BEFORE_ALL).argmax(axis=1)
+            root[rows] = np.take_along_axis(ops.rank[rows], last[:, np.newaxis], axis=1)
+        return replace(self, operations=replace(ops, root=root))
 
     def _drop_foreign_matches(self) -> RunMpi:
         """Return the same without matches of functions of windows and files that have other ranks in common.
@@ -263,12 +284,46 @@ def with_matches(lists: RunLists, match: Ints, peer: Ints, is_known: Mask) -> Ru
     ends = np.flatnonzero(message & (match != NONE))
     pairs = ends[np.argsort(match[ends], kind="stable")].reshape(-1, 2)
     partner[pairs] = pairs[:, ::-1]
+    ops = _with_matched_ranks(ops, np.where(message, NONE, match))
     members = np.array([*map(len, ops.members)])
     absent = ~is_known & ~message & ((ops.comm == len(members) - 1) | (ops.sizes > members)[ops.comm])
     unmatched = message & ~ops.unnamed
     lost = [np.count_nonzero(~is_known & kind) for kind in (unmatched, ~message & ~absent, absent)]
     peer = np.where(match == NONE, ops.peer, peer)
     return RunMpi(calls, replace(ops, match=match, partner=partner, peer=peer), Unmatched(*map(int, lost)))
+
+
+def _with_matched_ranks(ops: MatchedOperations, match: Ints) -> MatchedOperations:
+    """Return the operations with the communicators of the ranks that matched in the whole run.
+
+    The times in a part of a run may tell others for collectives that record none. ``match`` is `NONE` for
+    messages.
+    """
+    matched = np.flatnonzero(match != NONE)
+    order = matched[np.lexsort((ops.rank[matched], match[matched]))]
+    if not len(order):
+        return ops
+    first = np.flatnonzero(np.diff(match[order], prepend=NONE))
+    count, comm = np.diff(first, append=len(order)), ops.comm[order]
+    lowest, highest = np.minimum.reduceat(comm, first), np.maximum.reduceat(comm, first)
+    members = np.array([*map(len, ops.members)])
+    wrong = np.flatnonzero((lowest != highest) | (members[lowest] != count))
+    unknown, groups, corrected = len(ops.comms) - 1, dict[bytes, int](), ops.comm.copy()
+    for at in wrong.tolist():
+        rows = order[first[at] : first[at] + count[at]]
+        corrected[rows] = unknown + 1 + groups.setdefault(ops.rank[rows].tobytes(), len(groups))
+    # The unknown communicator is the last one.
+    corrected = np.where(
+        corrected > unknown, corrected - 1, np.where(corrected == unknown, unknown + len(groups), corrected)
+    )
+    added = [np.frombuffer(ranks, np.int64) for ranks in groups]
+    return replace(
+        ops,
+        comm=corrected,
+        comms=[*ops.comms[:-1], *map(ranks_in_short, added), ops.comms[-1]],
+        members=[*ops.members[:-1], *added, ops.members[-1]],
+        sizes=np.concatenate((ops.sizes[:-1], [*map(len, added)], ops.sizes[-1:])).astype(np.int64),
+    )
 
 
 def match_window(lists: RunLists, window: RowWindow) -> RunMpi:

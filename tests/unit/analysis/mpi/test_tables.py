@@ -138,6 +138,21 @@ def test_only_the_root_of_a_reduction_waits_and_only_the_others_of_a_broadcast()
     ]
 
 
+def test_the_root_of_a_broadcast_that_records_none_follows_from_the_times() -> None:
+    program = Program(3)
+    for begin, starts, ends in ((0, (10, 50, 20), (52, 51, 53)), (1_000, (10, 20, 90), (22, 21, 91))):
+        for rank, (start, end) in enumerate(zip(starts, ends, strict=True)):
+            broadcast = {"op": "Broadcast", "bytes": 8, "end": begin + end, "wait": end - start - 2}
+            program.call(rank, "MPI_Ibcast", begin + start, begin + start + 1, broadcast)
+            program.call(rank, "MPI_Wait", begin + start + 2, begin + end)
+    # Rank 1 is late; then rank 2 comes last, when the others have left.
+    assert {(one[0], *one[2:5]) for one in waits(program)} == {
+        (0, "late broadcast", 38, 1),
+        (2, "late broadcast", 28, 1),
+        (0, "late broadcast", 8, 1),
+    }
+
+
 def test_scans_wait_for_ranks_before_and_blocked_givers_for_the_root() -> None:
     program = Program(3)
     for rank, (start, end) in enumerate(((10, 12), (60, 66), (20, 74))):

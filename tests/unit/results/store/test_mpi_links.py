@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from hpcprof.analysis.mpi.matching import RunMpi, match_window
+from hpcprof.analysis.mpi.matching import RunMpi, collective_tables, match_window
 from hpcprof.analysis.mpi.run_lists import NONE
 from hpcprof.profiles.collective_operations import POINT_TO_POINT
 from hpcprof.profiles.timeline import Ints
@@ -97,3 +97,28 @@ def _messages(run: RunMpi, ends: Ints) -> set[tuple[int, ...]]:
 def test_a_rank_whose_calls_have_no_message_has_calls() -> None:
     events: Any = SimpleNamespace(written_rows=lambda: {"mpi_call_list": 4, "mpi_operation_list": 0})
     assert [has_mpi(events), *(has_mpi(events, table) for table in MPI_TABLES)] == [True, True, False]
+
+
+def test_a_part_of_a_run_has_the_communicators_of_the_whole(tmp_path: Path) -> None:
+    """Two pairs of ranks, of which the first part of the run alone looks like a collective of all."""
+    program = Program(4)
+    for step in range(9):
+        for rank in range(4):
+            begin = 1_000_000 * step + (200_000 * step if rank > 1 else 0)
+            comm = f"world or {'low' if rank < 2 else 'high'}"
+            collective = {"op": "AllReduce", "comm": comm, "ranks": -1, "end": begin + 900, "wait": 500}
+            program.call(rank, "MPI_Iallreduce", begin, begin + 100, {**collective, "bytes": 8})
+            program.call(rank, "MPI_Wait", begin + 400, begin + 900)
+    tables = program.lists()
+    lists = run_lists(tables)
+    with LinkWriter(tmp_path) as links:
+        for window in lists.windows():
+            links.add(match_window(lists, window))
+    by_rank = [[tables[name][tables[name]["rank"] == rank] for name in MPI_TABLES] for rank in range(4)]
+    rows = [
+        (rank, *(pa.Table.from_pandas(part.drop(columns="rank"), preserve_index=False) for part in parts))
+        for rank, parts in enumerate(by_rank)
+    ]
+    part = calls_between(tmp_path, rows, dict.fromkeys(range(4), (0, 500_000)))
+    found = [part.operations.rank[group].tolist() for _, group in collective_tables(part)]
+    assert sorted(found) == [[[0, 1]], [[2, 3]]]
