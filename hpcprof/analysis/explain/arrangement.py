@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from hpcprof.analysis.explain.cause import Cause, Trait
+from hpcprof.analysis.explain.cause import Cause, cause_of
 from hpcprof.analysis.explain.evidence import evidence_of
 from hpcprof.analysis.explain.explanation import (
     LEAST_ESTIMATE_PCT,
@@ -17,6 +17,7 @@ from hpcprof.analysis.explain.explanation import (
 )
 from hpcprof.analysis.explain.findings import MUCH_SLOWER, Judged
 from hpcprof.analysis.explain.inputs import ExplainInputs
+from hpcprof.analysis.explain.intervals import HOST_SPREAD, MODEL_SHARE
 from hpcprof.analysis.explain.replayable import Replayable
 from hpcprof.analysis.explain.run_graph import RunGraph
 from hpcprof.analysis.explain.step_series import drift
@@ -148,7 +149,7 @@ def finding_of(
     ranks = inputs.ranks if on_all else tuple(replayed[position] for position in judged.ranks)
     low, high = max(0.0, judged.interval.low), judged.interval.high
     wide = high - low > judged.saving
-    estimated = candidate.has(Trait.ESTIMATED)
+    estimated = candidate.cause.spread > MODEL_SHARE
     doubtful = candidate.slower > 0 or usual == "low"
     confidence: Confidence = "low" if doubtful else "medium" if wide or estimated else usual
     return Finding(
@@ -246,11 +247,10 @@ def order_findings(
         )
         if finding.saving_ns is None or elapsed is None:
             return replace(finding, share_pct=None, kind=kind)
-        low, high = (
-            None if bound is None else min(bound, elapsed)
-            for bound in (finding.saving_low_ns, finding.saving_high_ns)
-        )
-        saving = min(finding.saving_ns, elapsed)
+        saving, low = (min(bound or 0, elapsed) for bound in (finding.saving_ns, finding.saving_low_ns))
+        # A step of a slower host takes longer.
+        longest = round(elapsed * np.exp(HOST_SPREAD * cause_of(finding.cause).is_of_host))
+        high = min(finding.saving_high_ns or 0, longest)
         share = round(100 * saving / elapsed, 3)
         return replace(
             finding, saving_ns=saving, saving_low_ns=low, saving_high_ns=high, share_pct=share, kind=kind

@@ -144,7 +144,6 @@ class Trait(Enum):
     LATE_RANK = "the other ranks wait for one or few that are late"
     DELAYS_OTHERS = "ranks wait for those that have it"
     LIKE_WAITING = "waiting for ranks without a profile, or with another clock, resembles it"
-    ESTIMATED = "something else takes its place, so that its removal is not known exactly"
     HIDES = "the work of the GPU may hide it, as it is work of the host"
     SYNCHRONIZES = "another cause that saves as much is narrower"
     BROAD = "it is about everything that the host does, so any other cause is narrower"
@@ -257,6 +256,9 @@ class CauseDeclaration:
     """False if no single slice of the timeline shows it."""
     without: str = ""
     """The run without the cause in words, where ``without TITLE`` would be wrong."""
+    spread: float = 0.1
+    """Half width of the interval of 90 % of the logarithm of a saving over the cost that the cause has alone,
+    beside what hosts differ; see "Intervals" in ``docs/explain.md``."""
     wait: MachineWait | None = None
     """For causes that are waits for a part of the machine."""
     meanwhile: str = ""

@@ -19,7 +19,6 @@ from hpcprof.analysis.explain.cause import Candidate, Cause, Trait, cause_of
 from hpcprof.analysis.explain.edge_kinds import EdgeKind
 from hpcprof.analysis.explain.explanation import LEAST_ESTIMATE_PCT, LEAST_PCT, Evidence, Finding
 from hpcprof.analysis.explain.intervals import (
-    ESTIMATED_SHARE,
     MODEL_SHARE,
     Interval,
     Uncertainty,
@@ -321,8 +320,8 @@ class Search:
             saving = min(judged.saving, self._mean(times) - self._mean(remove(times)))
             by_step = judged.by_step * (saving / judged.saving) if judged.saving else judged.by_step
             judged = replace(judged, saving=saving, by_step=by_step)
-        share = ESTIMATED_SHARE if judged.candidate.has(Trait.ESTIMATED) else MODEL_SHARE
-        interval = self._uncertainty.of_saving(times, remove, judged.saving, judged.by_step, share)
+        spread = judged.candidate.cause.spread
+        interval = self._uncertainty.of_saving(times, remove, judged.saving, judged.by_step, spread)
         return replace(judged, interval=interval)
 
     def _numbers(self, times: Times, changed: Times, chosen: Mask) -> tuple[int, ...]:

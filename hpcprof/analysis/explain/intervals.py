@@ -3,8 +3,8 @@
 The interval of a saving has five parts:
 
 1. The steps differ (`half_width`).
-2. The replay is a model: its error for the unchanged run, and `MODEL_SHARE` or `ESTIMATED_SHARE` of the
-   saving.
+2. The replay is a model: its error for the unchanged run, and the spread of the cause
+   (`hpcprof.analysis.explain.cause.CauseDeclaration.spread`).
 3. The slowdown of kernels by communication is an estimate: the difference from the saving without it.
 4. The profiler slows the host: the difference from the saving with quicker calls (`CALL_COST_NS`), which
    counts on its side of the interval.
@@ -33,15 +33,7 @@ from hpcprof.profiles.timeline import Floats, Ints
 CONFIDENCE = 0.9
 
 MODEL_SHARE = 0.1
-"""Error of a saving as a share of it, because of what the replay leaves out.
-
-Twelve savings of `docs/explain.md` on which no profiler weighs are off by 7 % (root mean square), so 90 % by
-11 % or less."""
-
-ESTIMATED_SHARE = 0.25
-"""The same where something else takes the place of a cause, so that its removal is not known exactly.
-
-Eleven such savings on GPUs of `docs/explain.md` are off by 16 % (root mean square)."""
+"""Error of a saving as a share of it, because of what the replay leaves out."""
 
 HOST_SPREAD = 0.4
 """Half width of the interval of the logarithm of the ratio of two times of the host, in other processes or on
@@ -108,35 +100,40 @@ class Uncertainty(msgspec.Struct, frozen=True):
         change: Callable[[Times], Times],
         saving: float,
         by_step: Floats,
-        model_share: float = MODEL_SHARE,
+        spread: float = MODEL_SHARE,
     ) -> Interval:
         """Return the interval of the saving of a change of ``times``, in ns.
 
-        ``by_step``, of shape (steps,), are the savings of the steps, in ns, and ``model_share`` is the error
-        of the replay as a share of the saving.
+        ``by_step``, of shape (steps,), are the savings of the steps, in ns, and ``spread`` is the half width
+        of the interval of the logarithm of the saving over the cost that a cause has alone.
         """
         alone = replace(times, contended=False)
         without = self._saving(alone, change)
         contention = without - saving if change(times).contended else 0.0
         profiler = self._saving(self._at_other_cost(alone), change) - without
         steps = half_width(by_step)
-        model = float(np.hypot(contention, model_share * saving))
         host = HOST_SPREAD * self._host_share(alone, change, without) if self.other_host else 0.0
         gains = saving > 0 and by_step.min() >= -MODEL_SHARE * saving
         fewer = width_below(saving, steps) if gains else steps
-        parts = (-saving * np.expm1(-host), -profiler), (saving * np.expm1(host), profiler)
-        off = [float(np.linalg.norm([model, other, max(0.0, cost)])) for other, cost in parts]
-        below, above = float(np.hypot(fewer, off[0])), float(np.hypot(steps, off[1]))
-        low, high = saving - self.error - below, saving + self.error + above
+        spread = float(np.hypot(spread, host))
+        off = [float(np.hypot(contention, max(0.0, sign * profiler))) for sign in (-1, 1)]
+        # With the differences of the steps, and as if all steps were alike.
+        (low, high), (alike_low, alike_high) = (
+            _spread_ends(
+                saving, self.error + np.hypot(below, off[0]), self.error + np.hypot(above, off[1]), spread
+            )
+            for below, above in ((fewer, steps), (0.0, 0.0))
+        )
         needed = None
         if low < self.least:
-            room = max(0.0, saving - self.error - self.least) ** 2 - (below**2 - fewer**2)
-            allowed = float(np.sqrt(max(0.0, room)))
+            distance = float(np.log(saving / self.least)) if 0 < self.least < saving else 0.0
+            most = saving * -float(np.expm1(-np.sqrt(max(0.0, distance**2 - spread**2))))
+            allowed = float(np.sqrt(max(0.0, max(0.0, most - self.error) ** 2 - off[0] ** 2)))
             if gains and allowed < saving:
                 allowed = saving * -float(np.log1p(-allowed / saving))
             enough = len(by_step) * (steps / allowed) ** 2 if allowed else _MOST_STEPS + 1
             needed = max(len(by_step) + 1, int(np.ceil(enough))) if enough <= _MOST_STEPS else None
-        return Interval(low, high, max(0.0, -profiler), (off[0] + self.error, off[1] + self.error), needed)
+        return Interval(low, high, max(0.0, -profiler), (saving - alike_low, alike_high - saving), needed)
 
     def _host_share(self, times: Times, change: Callable[[Times], Times], saving: float) -> float:
         """Return the share of a saving that follows the host, which also moves pageable memory."""
@@ -170,6 +167,18 @@ class Uncertainty(msgspec.Struct, frozen=True):
 
     def _saving(self, times: Times, change: Callable[[Times], Times]) -> float:
         return self.time(times) - self.time(change(times))
+
+
+def _spread_ends(saving: float, below: float, above: float, spread: float) -> tuple[float, float]:
+    """Return the ends of an interval with the widths ``below`` and ``above``, widened by a factor's spread.
+
+    ``spread`` is the half width of the interval of the factor's logarithm. It is added as an independent
+    error, so that the lower end stays above 0 where it was.
+    """
+    low, high = saving - below, saving + above
+    if low > 0:
+        low = saving * float(np.exp(-np.hypot(np.log(saving / low), spread)))
+    return low, saving * float(np.exp(np.hypot(np.log(high / saving), spread))) if saving > 0 else high
 
 
 def width_below(saving: float, half: float) -> float:

@@ -24,6 +24,9 @@ BUILT_IN: dict[str, str] = {
     "layout_conversion": "kernels",
     "repeated_indices": "kernels",
     "shape_inefficiency": "kernels",
+    "recomputation": "repeated_work",
+    "kernel_tuning": "repeated_work",
+    "shared_gpu": "repeated_work",
     "recompilation": "recompilation",
     # A rank that is short of memory reads pages from files again.
     "memory_pressure": "machine",

@@ -131,7 +131,8 @@ EXPOSED_COMMUNICATION = CauseDeclaration(
     ),
     candidates=candidates,
     figures=(Figures("mpi_calls", "transfer_ns", call_rows), Figures("step_account", "exposed_comm_ns")),
-    traits=frozenset({Trait.ALL_RANKS, Trait.LIKE_WAITING, Trait.ESTIMATED}),
+    traits=frozenset({Trait.ALL_RANKS, Trait.LIKE_WAITING}),
+    spread=0.3,
     column="exposed_comm_ns",
     operations="communication",
 )

@@ -114,6 +114,7 @@ HOST_SYNC = CauseDeclaration(
         Figures("api", "total_ns", named("Synchronize")),
     ),
     traits=frozenset({Trait.ON_GPU, Trait.SYNCHRONIZES}),
+    spread=0.5,
     column="idle_ns",
     calls="Synchronize|Memcpy",
 )

@@ -8,8 +8,9 @@
   attention with IO-awareness", 2022.
 - **Elementwise chains**: kernels that read and write one tensor after another, in passes that one could
   share. A sequence of elementwise kernels over equally large tensors, by their grids, keeps only its
-  longest. No profile records which tensors they share: places whose products take longer than
-  their elementwise kernels are left alone.
+  longest. Reductions and concatenations between them go too: a fused norm reads its rows once. No profile
+  records which tensors they share: places whose products take longer than their elementwise kernels are left
+  alone.
   So do optimizers that work on lists of tensors: a fused one touches what their two longest passes touch, the
   parameters, the gradients and the moments.
 - **Repeated indices**: PyTorch adds the gradients of one row one after another. Without repetition it would
@@ -46,12 +47,15 @@ class KernelKind(IntEnum):
     """One pass over tensors: casts, copies, masks, scales, activations."""
     LAYOUT = 4
     """The conversion of a tensor between channels first and channels last."""
+    JOINED = 5
+    """A reduction, or a concatenation: one more pass over what elementwise kernels around it have."""
 
 
 _KINDS = (
     (KernelKind.LAYOUT, r"n[cd]*hwc?_?(to|2)_?n[cd]*hw"),
     (KernelKind.PRODUCT, r"gemm|gemv|nvjet|cutlass|xmma|convolve|fprop|dgrad|wgrad|conv2d|cublas\w*Kernel"),
     (KernelKind.OTHER, r"log_?softmax"),
+    (KernelKind.JOINED, r"reduce_kernel|CatArrayBatchedCopy"),
     (KernelKind.SOFTMAX, r"softmax"),
     (
         KernelKind.ELEMENTWISE,
@@ -79,14 +83,14 @@ def _sequences(scene: Scene, chosen: Ints) -> list[Ints]:
     """Return the sequences of chosen operations on a stream that work on equally large tensors.
 
     ``chosen`` are ascending rows; operations are in the order of their streams. The grids of kernels over the
-    same elements differ by a power of two, the elements per thread. Short elementwise kernels and memsets may
-    lie between.
+    same elements differ by a power of two, the elements per thread. Short elementwise kernels, `JOINED` ones
+    and memsets may lie between.
     """
     if not len(chosen):
         return []
     work, kind, later, before = scene.graph.work, scene.once(kernel_kinds), chosen[1:], chosen[:-1]
     short = (kind == KernelKind.ELEMENTWISE) & (work.end - work.start < _MIN_KERNEL_NS)
-    long_before = np.cumsum(~(short | (work.category == Category.MEM)))
+    long_before = np.cumsum(~(short | (work.category == Category.MEM) | (kind == KernelKind.JOINED)))
     follows = (long_before[later] - long_before[before] == 1) & (work.step[later] == work.step[before])
     follows &= work.stream[later] == work.stream[before]
     larger = np.log2(np.maximum(work.grid[later], 1) / np.maximum(work.grid[before], 1))
@@ -152,8 +156,9 @@ def _chains(scene: Scene) -> Iterator[Candidate]:
         (kind == KernelKind.ELEMENTWISE) & (time >= _MIN_KERNEL_NS) & _in_elementwise_places(scene)
     )
     runs = [run for run in _sequences(scene, elementwise) if len(run) >= _MIN_CHAIN_KERNELS]
-    spare = [run[np.arange(len(run)) != int(np.argmax(time[run]))] for run in runs]
+    spare = [np.setdiff1d(np.arange(run[0], run[-1] + 1), run[np.argmax(time[run])]) for run in runs]
     removed = np.concatenate([elementwise[:0], *spare])
+    removed = removed[work.category[removed] == Category.COMP]
     yield from scene.of_operations(ELEMENTWISE_CHAIN, removed, time[removed])
     passes = np.flatnonzero(scene.named(_LIST_PASS.search))
     longest = np.argsort(np.bincount(work.name[passes], time[passes], 1))[-_FUSED_PASSES:]
@@ -263,7 +268,8 @@ def _odd_shapes(scene: Scene) -> Iterator[Candidate]:
 
 _declare = partial(
     CauseDeclaration,
-    traits=frozenset({Trait.ALL_RANKS, Trait.ESTIMATED}),
+    traits=frozenset({Trait.ALL_RANKS}),
+    spread=0.3,
     column="compute_ns",
     operations="compute",
 )
@@ -294,8 +300,9 @@ ELEMENTWISE_CHAIN = _declare(
     meaning="elementwise kernels in a row move the same bytes again and again",
     about="three or more elementwise kernels (casts, masks, activations) in a row over equally large "
     "tensors, of 10 µs or more, in a place whose elementwise kernels take longer than its products: each "
-    "reads and writes what one could keep. The saving is that of all but the longest. In an optimizer that "
-    "passes over lists of tensors, it is that of all but the two longest passes",
+    "reads and writes what one could keep, and so do reductions and concatenations between them. The saving "
+    "is that of all but the longest. In an optimizer that passes over lists of tensors, it is that of all "
+    "but the two longest passes",
     remedy="Fuse the elementwise kernels of {where}: torch.compile, or one operator instead of several "
     "(fused bias, activation, dropout and residual); keep one precision instead of casting back and forth.",
     remedies={
@@ -334,7 +341,6 @@ LAYOUT_CONVERSION = _declare(
     remedies={"jax": "Keep one layout in {where}: channels last in inputs and in dimension_numbers."},
     candidates=_conversions,
     figures=(Figures("kernels", "total_ns", named("(?i)nchw|nhwc|direct_copy_kernel")),),
-    traits=frozenset({Trait.ALL_RANKS}),
     kernels=lambda name: "nchw" in name.lower() or bool(_STRIDED_COPY.search(name)),
     without="with one layout",
 )

@@ -337,6 +337,7 @@ LATE_RANK_GPU = CauseDeclaration(
     candidates=_late_by_gpu,
     figures=(Figures("skew_summary", "lateness_p50_ns"), Figures("step_account", "compute_ns")),
     traits=_TRAITS | {Trait.ON_GPU},
+    spread=0.2,
     column="compute_ns",
     operations="compute",
     meanwhile="rank",
@@ -362,7 +363,8 @@ EXPERT_IMBALANCE = CauseDeclaration(
     remedy="Balance the tokens of the experts on {ranks}: an auxiliary loss or a bias of the router, a "
     "capacity factor, or busy experts replicated or moved to other ranks.",
     figures=(Figures("skew_summary", "lateness_p50_ns"), Figures("step_account", "compute_ns")),
-    traits=_TRAITS | {Trait.ESTIMATED},
+    traits=_TRAITS,
+    spread=0.3,
     column="compute_ns",
     operations="compute",
     meanwhile="rank",

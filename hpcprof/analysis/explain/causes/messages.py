@@ -80,7 +80,8 @@ WRONG_ORDER = CauseDeclaration(
     figures=(
         Figures("mpi_waits", "wait_ns", lambda table, _: table["pattern"] == "wrong order of messages"),
     ),
-    traits=frozenset({Trait.ALL_RANKS, Trait.LIKE_WAITING, Trait.ESTIMATED}),
+    traits=frozenset({Trait.ALL_RANKS, Trait.LIKE_WAITING}),
+    spread=0.3,
 )
 
 SMALL_MESSAGES = CauseDeclaration(
@@ -93,5 +94,6 @@ SMALL_MESSAGES = CauseDeclaration(
     "several values in one call, or use a neighborhood collective.",
     candidates=_small_messages,
     figures=(Figures("mpi_calls", "calls", call_rows),),
-    traits=frozenset({Trait.ALL_RANKS, Trait.ESTIMATED}),
+    traits=frozenset({Trait.ALL_RANKS}),
+    spread=0.3,
 )

@@ -74,7 +74,8 @@ PIPELINE_BUBBLE = CauseDeclaration(
     place_remedies=(PlaceRemedy(("mpi_",), _IN_MPI),),
     candidates=candidates,
     figures=(Figures("mpi_waits", "wait_ns"), Figures("step_account", "exposed_comm_ns")),
-    traits=frozenset({Trait.ALL_RANKS, Trait.DELAYS_OTHERS, Trait.LIKE_WAITING, Trait.ESTIMATED}),
+    traits=frozenset({Trait.ALL_RANKS, Trait.DELAYS_OTHERS, Trait.LIKE_WAITING}),
+    spread=0.3,
     column="exposed_comm_ns",
     operations="communication",
 )

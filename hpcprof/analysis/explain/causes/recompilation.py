@@ -109,5 +109,6 @@ RECOMPILATION = CauseDeclaration(
     candidates=candidates,
     figures=(Figures("api", "total_ns", named(_LOADS)), Figures("step_account", "idle_ns")),
     traits=frozenset({Trait.ON_GPU, Trait.TELLING}),
+    spread=0.5,
     column="idle_ns",
 )

@@ -99,6 +99,7 @@ SMALL_KERNELS = CauseDeclaration(
         Figures("idle_causes", "idle_ns_per_step", idle("host", "launch")),
         Figures("kernels", "instances"),
     ),
-    traits=frozenset({Trait.ON_GPU, Trait.ESTIMATED}),
+    traits=frozenset({Trait.ON_GPU}),
+    spread=0.5,
     column="idle_ns",
 )

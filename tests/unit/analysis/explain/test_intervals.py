@@ -105,7 +105,7 @@ def test_an_interval_of_work_on_the_gpu_is_narrow_whatever_the_host() -> None:
     (first, *_) = explain_run(inputs_of(simulate(ranks, 12)))[0].shown()
     assert first.saving_ns and first.saving_low_ns and first.saving_high_ns
     assert first.cause == "late_rank_gpu"
-    assert first.saving_high_ns - first.saving_low_ns < 0.25 * first.saving_ns
+    assert first.saving_high_ns - first.saving_low_ns < 0.45 * first.saving_ns
 
 
 def test_few_steps_that_differ_are_too_few_and_more_are_recommended() -> None:

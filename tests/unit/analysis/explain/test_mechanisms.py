@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from hpcprof.analysis.explain.cause import Cause
@@ -18,6 +20,7 @@ from tests.unit.analysis.explain.programs import (
     Host,
     Instruction,
     Launch,
+    Memory,
     Once,
     Place,
     Wait,
@@ -51,6 +54,19 @@ UNFUSED = (
     Launch(150 * US, name=PASS),
     product(200 * US),
 )
+NORM = (
+    *(Launch(900 * US, name=PASS),) * 2,
+    Launch(500 * US, name="void at::native::reduce_kernel<512, 1, at::native::MeanOps<float>>", grid=9),
+    Launch(1 * US, name=PASS),
+    *(Launch(900 * US, name=PASS),) * 2,
+)
+"""Squares, their mean, its root, and two products with it."""
+
+SCORES = Launch(500 * US, name="best")
+EVENT = Memory(1 * US, name="cudaEventRecord")
+TUNING = (EVENT, *(Launch(60 * US, name=PASS), SCORES) * 5, EVENT, Wait(None))
+"""A tuner empties the caches before each run of a kernel."""
+
 MEMSET = Launch(1 * US, name="[CUDA memset]", category=Category.MEM)
 """It comes before a product that counts its parts."""
 
@@ -115,6 +131,16 @@ PROGRAMS: dict[str, tuple[str, list[Instruction], list[Instruction]]] = {
         Cause.ELEMENTWISE_CHAIN,
         layers(*(Launch(900 * US, name=PASS) for _ in range(5))),
         layers(Launch(900 * US, name=PASS)),
+    ),
+    "a norm that is written out": (
+        Cause.ELEMENTWISE_CHAIN,
+        layers(*NORM),
+        layers(Launch(900 * US, name=PASS)),
+    ),
+    "a kernel that is tuned in each step": (
+        Cause.KERNEL_TUNING,
+        layers(*TUNING * 3, SCORES),
+        layers(SCORES),
     ),
     "conversions of layout": (
         Cause.LAYOUT_CONVERSION,
@@ -230,6 +256,49 @@ def test_kernels_that_one_rank_alone_has_are_a_cause_of_that_rank() -> None:
 
     first = explained(rank(product(200 * US)), rank(*UNFUSED), steps=8).shown()[0]
     assert (first.cause, first.ranks) == (Cause.SLOW_ATTENTION, (1,))
+
+
+def test_runs_of_other_kernels_between_two_events_tune_nothing() -> None:
+    parts = tuple(Launch(500 * US, name=f"part{number}") for number in range(10))
+    timed = layers(EVENT, *parts, EVENT, Wait(None))
+    assert Cause.KERNEL_TUNING not in {one.cause for one in explained(timed).findings}
+
+
+def in_two_threads(program: Sequence[Instruction], forward: int, launches: int) -> Explanation:
+    """Explain a program whose launches after the first ``forward`` of each step are by another thread."""
+    made = simulate([tuple(program)], 6)[0]
+    is_launch = np.array(made.names(made.calls.name)) == "cudaLaunchKernel"
+    thread = made.calls.thread.copy()
+    thread[is_launch] += np.arange(is_launch.sum()) % launches >= forward
+    return explain_run(inputs_of({0: replace(made, calls=replace(made.calls, thread=thread))}))[0]
+
+
+def test_layers_that_the_backward_pass_computes_again_are_a_finding_at_their_time() -> None:
+    layer = tuple(Launch(300 * US, name=f"forward{number}") for number in range(8))
+    gradients = tuple(Launch(300 * US, name=f"gradient{number}") for number in range(16))
+    found = in_two_threads([*layer, *layer, *(*layer, *gradients) * 2], 16, 64)
+    (first,) = found.shown()
+    assert first.cause == Cause.RECOMPUTATION
+    assert first.saving_ns == pytest.approx(16 * 300 * US, rel=0.1)
+    assert not in_two_threads([*layer, *layer, *gradients, *gradients], 16, 48).shown()
+    # Another thread that does the same work has no gradients beside it.
+    assert not in_two_threads([*layer] * 4, 16, 32).shown()
+
+
+def test_kernels_that_take_a_time_slice_longer_in_some_steps_show_another_program() -> None:
+    def program(slice_ns: int) -> list[Instruction]:
+        return [
+            Once(step, (Launch(700 * US + slice_ns * ((step + number) % 3 == 0), name=f"part{number}"),))
+            for number in range(8)
+            for step in range(12)
+        ]
+
+    (first,) = explained(program(1100 * US), steps=12).shown()
+    assert first.cause == Cause.SHARED_GPU
+    assert first.saving_ns == pytest.approx(8 * 1100 * US / 3, rel=0.1)
+    # Products of one name and other inner sizes differ in each step alike.
+    sizes = [Launch(ns * US, name=GEMM) for ns in (300, 1400, 300, 300, 1400, 300, 300, 300)]
+    assert not explained(sizes, steps=12).shown()
 
 
 def test_elementwise_kernels_over_other_sizes_or_apart_are_no_chain() -> None:

@@ -151,7 +151,7 @@ def test_without_a_step_alone_a_clean_program_gains_no_more_than_it_could_alone(
 
 
 def test_launches_as_quick_as_alone_show_no_share_of_the_profiler() -> None:
-    quick = explained(loop(cost=US), None).step
+    quick = explained(loop(cost=0), None).step
     assert quick.alone_ns is None and quick.elapsed_ns == quick.recorded_elapsed_ns
     # A rank that is slower than another one is slower by itself.
     ranks = [loop(cost=BY_PROFILER), loop()]
@@ -263,9 +263,9 @@ def test_the_launch_of_a_graph_costs_less_than_that_of_a_kernel_in_a_program() -
 
 
 def test_a_launch_by_the_driver_is_slowed_where_it_takes_as_long_as_one_by_the_runtime_alone() -> None:
-    assert not renamed(1 * US, "cudaLaunchKernelExC").step.profiler_cost
+    assert not renamed(0, "cudaLaunchKernelExC").step.profiler_cost
     (launch, *_) = renamed(1 * US, "cuLaunchKernelEx").step.profiler_cost
-    assert (launch.call, launch.low_ns, launch.high_ns) == ("cuLaunchKernelEx", 3333, 10_667)
+    assert (launch.call, launch.low_ns, launch.high_ns) == ("cuLaunchKernelEx", 3750, 12_000)
 
 
 def test_a_step_is_no_longer_without_the_profiler_where_the_replay_is_too_long() -> None:
