@@ -25,6 +25,14 @@ _GRID_WEIGHTS = np.array([1 << 32, 1 << 16, 1])
 """CUDA's grids have less than 2**31 blocks in their first direction, and less than 2**16 in the others."""
 
 
+def grid_blocks(grid: Ints) -> Ints:
+    """Return the number of blocks of grids that are given as one number (`Work.grid`)."""
+    number, blocks = grid, np.ones_like(grid)
+    for weight in _GRID_WEIGHTS.tolist():
+        blocks, number = blocks * (number // weight), number % weight
+    return blocks
+
+
 @dataclass(frozen=True)
 class HostCalls(Table):
     """The calls of a rank that count, by start; none lies inside another.

@@ -188,14 +188,19 @@ def _describe_launches(timeline: Timeline, calls: Ints, operation: Ints) -> tupl
     prefix = np.where(np.isin(api, graph) | (operation >= kernels + copies), 2, 0)
     is_copy = (prefix == 0) & (operation >= kernels)
     prefix[is_copy] = 1
-    (name,) = timeline.of_operations("name")
+    (names,) = timeline.of_operations("name")
+    name, is_graph = names[operation], prefix == 2
+    # Graphs that are captured anew are one launch: each is launched for a while, and never again.
+    graphs = name[is_graph]
+    if len(distinct(graphs)) > MIN_INSTANCES and np.count_nonzero(np.diff(graphs)) < len(distinct(graphs)):
+        name[is_graph] = NO_NAME
     size = np.zeros(len(calls), np.int64)
     size[is_copy] = timeline.memops.bytes[operation[is_copy] - kernels]
-    for kind in distinct(name[operation][is_copy]).tolist():
-        is_kind = is_copy & (name[operation] == kind)
+    for kind in distinct(name[is_copy]).tolist():
+        is_kind = is_copy & (name == kind)
         if len(distinct(size[is_kind])) > _MAX_SIZES:
             size[is_kind] = 0
-    return prefix, name[operation], size
+    return prefix, name, size
 
 
 def _name(timeline: Timeline, prefix: int, name: int, size: int) -> str:

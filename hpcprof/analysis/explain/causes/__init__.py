@@ -24,6 +24,8 @@ BUILT_IN: dict[str, str] = {
     "layout_conversion": "kernels",
     "repeated_indices": "kernels",
     "shape_inefficiency": "kernels",
+    "concatenation": "kernels",
+    "unfilled_gpu": "kernels",
     "recomputation": "repeated_work",
     "kernel_tuning": "repeated_work",
     "shared_gpu": "repeated_work",

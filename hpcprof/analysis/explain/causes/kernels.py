@@ -13,6 +13,11 @@
   alone.
   So do optimizers that work on lists of tensors: a fused one touches what their two longest passes touch, the
   parameters, the gradients and the moments.
+- **Concatenation**: a place that copies tensors to join them for longer than its products take, as where keys
+  and values of earlier tokens are copied for each new one. Written in place, the parts need no copy.
+- **Unfilled GPU**: launches of one kernel in a row, each with blocks for a quarter of the multiprocessors or
+  less. One launch of them all, or streams side by side, takes as long as the longest, once for each time that
+  their blocks fill the GPU. No profile records whether one needs the result of another.
 - **Repeated indices**: PyTorch adds the gradients of one row one after another. Without repetition it would
   read the gradients, and read and write rows, each about as long as the gather takes. Source: PyTorch,
   ``indexing_backward_kernel`` in ``ATen/native/cuda/Indexing.cu``.
@@ -32,6 +37,8 @@ import numpy as np
 
 from hpcprof.analysis.explain.annotations import Scene
 from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Figures, Trait, named
+from hpcprof.analysis.explain.rank_activity import grid_blocks
+from hpcprof.profiles.columns.unique import numbered_rows
 from hpcprof.profiles.timeline import Category, Floats, Ints, Mask
 
 
@@ -178,6 +185,51 @@ _FUSED_OPTIMIZER = (
 )
 
 
+_JOINS = re.compile("CatArrayBatchedCopy")
+"""PyTorch's copy of several tensors into one."""
+
+
+def _concatenations(scene: Scene) -> Iterator[Candidate]:
+    """Yield the copies that join tensors, in places where they take longer than the products."""
+    work = scene.graph.work
+    time = work.end - work.start
+    joins, products = scene.named(_JOINS.search), scene.once(kernel_kinds) == KernelKind.PRODUCT
+    places = work.place.max(initial=0) + 2
+    joined, computed = (np.bincount(work.place + 1, time * rows, places) for rows in (joins, products))
+    copies = np.flatnonzero(joins & (joined > computed)[work.place + 1])
+    yield from scene.of_operations(CONCATENATION, copies, time[copies])
+
+
+_MIN_UNFILLED_NS = 3_000
+"""Minimum time of such a launch in ns."""
+
+_MAX_FILLED_SHARE, _MIN_UNFILLED = 1 / 4, 8
+"""Maximum share of the multiprocessors with a block of a launch, and minimum number of such launches in a
+row."""
+
+
+def _unfilled(scene: Scene) -> Iterator[Candidate]:
+    """Yield the launches in a row that leave most of the GPU idle, but for the longest."""
+    work = scene.graph.work
+    time = work.end - work.start
+    units = min((gpu.sm_count for gpus in scene.gpus.values() for gpu in gpus if gpu.sm_count), default=0)
+    # Profiles without shapes have blocks of one thread.
+    if not all((scene.timelines[rank].kernels.block.prod(axis=1) > 1).any() for rank in scene.graph.ranks):
+        return
+    blocks = grid_blocks(work.grid)
+    few = (work.category == Category.COMP) & (time >= _MIN_UNFILLED_NS)
+    few &= blocks <= _MAX_FILLED_SHARE * units
+    _, kind = numbered_rows(work.stream, work.step, work.name, work.grid, few.astype(np.int64))
+    runs = np.split(np.arange(len(work)), np.flatnonzero(np.diff(kind)) + 1)
+    spare = [np.empty(0, np.int64)]
+    for run in runs:
+        if len(run) >= _MIN_UNFILLED and few[run[0]]:
+            full = -(-len(run) * int(blocks[run[0]]) // units)
+            spare.append(run[np.argsort(time[run])[:-full]])
+    removed = np.concatenate(spare)
+    yield from scene.of_operations(UNFILLED_GPU, removed, time[removed])
+
+
 _INDEX_GRADIENT, _GATHER = map(re.compile, ("indexing_backward_kernel", "index_elementwise|gather_kernel"))
 """PyTorch's gradient of an index, and its gather."""
 
@@ -312,6 +364,38 @@ ELEMENTWISE_CHAIN = _declare(
     figures=(Figures("kernels", "total_ns", named("elementwise|triton_poi|fusion|multi_tensor")),),
     kernels=lambda name: "elementwise" in name or "multi_tensor" in name,
     without="with fused elementwise kernels",
+)
+
+CONCATENATION = _declare(
+    name="concatenation",
+    title="copies that join tensors",
+    meaning="tensors are copied to be joined, for longer than the products take",
+    about="PyTorch copies tensors into one (`torch.cat`) for longer than the products of the place take, as "
+    "where keys and values of earlier tokens are copied for each new one. The saving is their time",
+    remedy="Allocate the whole tensor of {where} once, and write the new part into it (index_copy_, slices, "
+    "a static cache of keys and values) instead of torch.cat.",
+    remedies={
+        "jax": "Allocate the whole array of {where} once, and write the new part into it "
+        "(jax.lax.dynamic_update_slice) instead of concatenating."
+    },
+    candidates=_concatenations,
+    figures=(Figures("kernels", "total_ns", named("CatArrayBatchedCopy")),),
+    kernels=lambda name: bool(_JOINS.search(name)),
+)
+
+UNFILLED_GPU = _declare(
+    name="unfilled_gpu",
+    title="launches that fill little of the GPU",
+    meaning="launches in a row leave most multiprocessors idle",
+    about="eight launches of one kernel or more in a row, of 3 µs or more, have blocks for a quarter of the "
+    "multiprocessors or less each. The saving is that of one launch for all: it takes as long as the "
+    "longest, once for each time that their blocks fill the GPU. It is possible where none needs the result "
+    "of another, which no profile records",
+    remedy="Give the GPU more at once in {where}: one launch over all parts (a larger grid, a batched call), "
+    "or streams side by side. If each launch needs the one before it, let several problems run together.",
+    candidates=_unfilled,
+    figures=(Figures("kernels", "total_ns"), Figures("kernels", "instances")),
+    spread=0.5,
 )
 
 REPEATED_INDICES = _declare(

@@ -85,9 +85,9 @@ def _timed_runs(scene: Scene, rank: int) -> Ints:
     records another event and waits for all work.
     """
     graph, work, calls = scene.graph, scene.graph.work, scene.graph.calls
-    own = np.flatnonzero((graph.call_rank == rank) & (calls.kind != CallKind.PAUSE))
-    own = own[np.argsort(calls.start[own], kind="stable")]
-    waits = np.flatnonzero(calls.kind[own] == CallKind.WAIT)
+    own_calls = np.flatnonzero((graph.call_rank == rank) & (calls.kind != CallKind.PAUSE))
+    own_calls = own_calls[np.argsort(calls.start[own_calls], kind="stable")]
+    waits = np.flatnonzero(calls.kind[own_calls] == CallKind.WAIT)
     kernels = np.flatnonzero(
         (work.category == Category.COMP) & (graph.work_rank == rank) & (work.call != NONE)
     )
@@ -96,18 +96,18 @@ def _timed_runs(scene: Scene, rank: int) -> Ints:
     timed: list[Ints] = []
     before = 0
     for wait in waits.tolist():
-        events = before + np.flatnonzero(calls.kind[own[before:wait]] == CallKind.RECORD)
+        events = before + np.flatnonzero(calls.kind[own_calls[before:wait]] == CallKind.RECORD)
         before = wait + 1
         if len(events) < 2 or events[-1] != wait - 1:
             continue
-        begin, end = calls.start[own[events[[0, -1]]]]
+        begin, end = calls.start[own_calls[events[[0, -1]]]]
         timed.append(kernels[np.searchsorted(launched, begin) : np.searchsorted(launched, end)])
     return _repeated_runs(scene, kernels, [group for group in timed if len(group)])
 
 
 def _repeated_runs(scene: Scene, kernels: Ints, timed: list[Ints]) -> Ints:
     """Return the kernels of steps up to the last of ``timed`` that have the names of these."""
-    work, found = scene.graph.work, [np.empty(0, np.int64)]
+    work, repeated = scene.graph.work, [np.empty(0, np.int64)]
     by_step: dict[int, list[Ints]] = {}
     for group in timed:
         if len(np.unique(work.name[group])) <= _MAX_TIMED_KERNELS:
@@ -116,8 +116,8 @@ def _repeated_runs(scene: Scene, kernels: Ints, timed: list[Ints]) -> Ints:
         rows = np.concatenate(groups)
         if len(rows) >= _MIN_RUNS and len(np.unique(work.name[rows])) <= _MAX_TIMED_KERNELS:
             earlier = kernels[(work.step[kernels] == step) & (work.call[kernels] <= work.call[rows].max())]
-            found.append(earlier[np.isin(work.name[earlier], work.name[rows])])
-    return np.concatenate(found)
+            repeated.append(earlier[np.isin(work.name[earlier], work.name[rows])])
+    return np.concatenate(repeated)
 
 
 _MIN_STRETCHED, _MIN_STRETCHED_KERNELS = 8, 3
@@ -130,7 +130,7 @@ _MAX_SLICE_SPREAD = 0.25
 """Maximum spread of these times, the interquartile range over the median: slices are of one length."""
 
 
-def _shared(scene: Scene) -> Iterator[Candidate]:
+def _stretched_launches(scene: Scene) -> Iterator[Candidate]:
     """Yield the time by which launches take one time slice or more longer than their like in other steps.
 
     The like of a launch is the one at the same place among the launches of its kernel in another step: equal
@@ -201,7 +201,7 @@ SHARED_GPU = _declare(
     "0.2 ms or more, whatever the kernel takes: the GPU works for another process meanwhile, in time slices",
     remedy="Ask for a GPU of your own, and look for what else runs there (nvidia-smi, hpcprof doctor); ranks "
     "that share a GPU on purpose run beside each other with MPS (--option mps=true).",
-    candidates=_shared,
+    candidates=_stretched_launches,
     figures=(Figures("kernels", "total_ns"),),
     without="without another program on the GPU",
 )

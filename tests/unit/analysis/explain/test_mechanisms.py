@@ -12,7 +12,7 @@ from hpcprof.analysis.explain.cause import Cause
 from hpcprof.analysis.explain.causes.kernels import bytes_at_once
 from hpcprof.analysis.explain.explain import explain_run
 from hpcprof.analysis.explain.explanation import Explanation, Finding
-from hpcprof.profiles.timeline import Category
+from hpcprof.profiles.timeline import Category, Gpu
 from tests.unit.analysis.explain.programs import (
     MS,
     US,
@@ -62,6 +62,7 @@ NORM = (
 )
 """Squares, their mean, its root, and two products with it."""
 
+CAT = "void at::native::CatArrayBatchedCopy<OpaqueType<2>, unsigned int, 3, 64, 64>"
 SCORES = Launch(500 * US, name="best")
 EVENT = Memory(1 * US, name="cudaEventRecord")
 TUNING = (EVENT, *(Launch(60 * US, name=PASS), SCORES) * 5, EVENT, Wait(None))
@@ -141,6 +142,11 @@ PROGRAMS: dict[str, tuple[str, list[Instruction], list[Instruction]]] = {
         Cause.KERNEL_TUNING,
         layers(*TUNING * 3, SCORES),
         layers(SCORES),
+    ),
+    "keys and values that are joined for each token": (
+        Cause.CONCATENATION,
+        [Place("decode", (Launch(900 * US, name=CAT), product(400 * US)) * LAYERS)],
+        [Place("decode", (product(400 * US),) * LAYERS)],
     ),
     "conversions of layout": (
         Cause.LAYOUT_CONVERSION,
@@ -262,6 +268,31 @@ def test_runs_of_other_kernels_between_two_events_tune_nothing() -> None:
     parts = tuple(Launch(500 * US, name=f"part{number}") for number in range(10))
     timed = layers(EVENT, *parts, EVENT, Wait(None))
     assert Cause.KERNEL_TUNING not in {one.cause for one in explained(timed).findings}
+
+
+def test_copies_that_join_tensors_beside_longer_products_claim_nothing() -> None:
+    # As the gradient of keys, queries and values that a layer computes at once.
+    assert not explained(layers(Launch(900 * US, name=CAT))).shown()
+
+
+def with_shapes(blocks: int, threads: int) -> Explanation:
+    """Explain steps of 40 launches in a row, each with some blocks, and a product."""
+    made = simulate([[*(Launch(90 * US, name="scan") for _ in range(40)), product(2 * MS)]], 6)[0]
+    grid, block = np.ones_like(made.kernels.grid), np.ones_like(made.kernels.block)
+    grid[:, 0], block[:, 0] = blocks, threads
+    kernels = replace(made.kernels, grid=grid, block=block)
+    inputs = inputs_of({0: replace(made, kernels=kernels)})
+    return explain_run(replace(inputs, gpus={0: (Gpu(0, "NVIDIA H200", sm_count=132),)}))[0]
+
+
+def test_launches_in_a_row_that_fill_little_of_the_gpu_could_be_one() -> None:
+    (first,) = with_shapes(blocks=33, threads=64).shown()
+    assert first.cause == Cause.UNFILLED_GPU
+    # Forty times 33 blocks fill the GPU ten times.
+    assert first.saving_ns == pytest.approx(30 * 90 * US, rel=0.1)
+    assert not with_shapes(blocks=34, threads=64).shown()
+    # A profile without shapes has blocks of one thread.
+    assert not with_shapes(blocks=33, threads=1).shown()
 
 
 def in_two_threads(program: Sequence[Instruction], forward: int, launches: int) -> Explanation:

@@ -171,6 +171,17 @@ def test_tokens_of_a_decoder_are_the_steps_however_few_they_are(tokens: int, las
     assert (cut.name, len(cut)) == ("kernel:embed", 3)
 
 
+def test_graphs_that_are_captured_anew_in_each_step_are_one_launch() -> None:
+    """A decoder captures its CUDA graph for each request and launches it for each token."""
+    tokens = ([(f"CUDA graph {number}", 30), ("norm", 5)] * 16 for number in range(20))
+    made = launching(*(launch for request in tokens for launch in [*request, ("sum", 10)]))
+    names = made.calls.name.copy()
+    names[[text.startswith("CUDA graph") for text in made.names(made.kernels.name)]] = len(made.strings)
+    strings = np.array([*made.strings.tolist(), "cudaGraphLaunch"], object)
+    made = replace(made, strings=strings, calls=replace(made.calls, name=names))
+    assert steps_of(made).name == "kernel:sum" and len(steps_of(made)) == 19
+
+
 def test_steps_whose_parts_are_no_periods_by_their_time_are_found() -> None:
     # A plan is made in each step, which takes longer than the four equal parts after it.
     step: list[Launch] = [("load", 500)] * 3 + [("potential", 2), ("fft", 2), ("kinetic", 2)] * 4
