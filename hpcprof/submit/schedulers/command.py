@@ -169,10 +169,23 @@ def ask_again_while_silent(ask: Callable[[], AnswerT]) -> AnswerT:
             time.sleep(pause)
 
 
-def read_words(module: str, model: type[WordsT]) -> WordsT:
+def read_words(module: str, model: type[WordsT], kind: str = "words") -> WordsT:
     """Return the words of a scheduler with their meanings, from ``NAME_words.yaml`` beside its module."""
-    file = Path(module.removesuffix(".py") + "_words.yaml")
+    file = Path(f"{module.removesuffix('.py')}_{kind}.yaml")
     return msgspec.convert(read_mapping(file, "file of words"), model)
+
+
+class OptionWords(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The options of a command that submits; the files explain the keys."""
+
+    own: dict[str, str]
+    long_names: dict[str, str] = {}
+    exclusive: dict[str, str] = {}
+
+
+def read_options(module: str) -> OptionWords:
+    """Return the options of a scheduler, from ``NAME_options.yaml`` beside its module."""
+    return read_words(module, OptionWords, "options")
 
 
 def run_file_suffix(path: Path) -> str:

@@ -26,6 +26,7 @@ from hpcprof.submit.schedulers.command import (
     Unreachable,
     complaint,
     ids_by_place,
+    read_options,
     remote_runs,
     run_scheduler_command,
     run_submission,
@@ -35,34 +36,7 @@ from hpcprof.submit.schedulers.scheduler import directive_path, directive_value,
 from hpcprof.submit.sites.machine import Ask, Machine, most_common_node, parse_count
 from hpcprof.submit.sites.model import LauncherName, Node, Queue, Site
 
-_RESERVED_OPTIONS = {
-    "--bank": "give --account",
-    "--cores-per-slot": "give --cpus-per-rank",
-    "--cwd": "submit from the folder in which the program is to start",
-    "--dependency": "give --after",
-    "--exclusive": "write exclusive under flux in the site file",
-    "--error": "the output goes to logs/ of the run",
-    "--gpus-per-slot": "give --gpus-per-rank",
-    "--job-name": "give --job-name",
-    "--nodes": "give --nodes",
-    "--nslots": "give --nodes and --ranks-per-node",
-    "--output": "the output goes to logs/ of the run",
-    "--queue": "give --queue",
-    "--time-limit": "give --walltime",
-    "--wrap": "write the command after --",
-}
-"""The options that hpcprof sets, each with the end of a sentence on what to do."""
-
-_LONG_NAMES = {
-    "-B": "--bank",
-    "-N": "--nodes",
-    "-c": "--cores-per-slot",
-    "-g": "--gpus-per-slot",
-    "-n": "--nslots",
-    "-q": "--queue",
-    "-t": "--time-limit",
-    "-x": "--exclusive",
-}
+_OPTIONS = read_options(__file__)
 
 
 class FluxKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -84,7 +58,7 @@ class FluxScheduler(BatchScheduler):
     starters = (LauncherName.FLUX,)
     resources = ("cpus_per_rank", "gpus_per_rank", "constraint", "scheduler_args")
     masks_gpus = True
-    own_options = _RESERVED_OPTIONS
+    own_options = _OPTIONS.own
     dependency = "--dependency"
     template_filters = {"directive_path": directive_path}  # noqa: RUF012 (never changed)
     named_files = {"flux.lua": "job/flux.lua.j2"}  # noqa: RUF012
@@ -117,7 +91,7 @@ class FluxScheduler(BatchScheduler):
     def settings(self, directive: str) -> frozenset[str]:
         """Return the long name of the option."""
         name = re.split(r"[= ]", directive)[0]
-        return frozenset({name if name.startswith("--") else _LONG_NAMES.get(name[:2], name[:2])})
+        return frozenset({name if name.startswith("--") else _OPTIONS.long_names.get(name[:2], name[:2])})
 
     def submit(
         self, script: Path, directory: Path, after: Sequence[str] = (), options: Sequence[str] = ()

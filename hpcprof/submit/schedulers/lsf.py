@@ -23,6 +23,7 @@ from hpcprof.submit.schedulers.batch import BatchScheduler, check_whole_minutes
 from hpcprof.submit.schedulers.command import (
     Unreachable,
     complaint,
+    read_options,
     run_scheduler_command,
     run_submission,
     seconds_since,
@@ -31,27 +32,6 @@ from hpcprof.submit.schedulers.command import (
 from hpcprof.submit.schedulers.scheduler import GPUS, directive_value, gpus_per_node
 from hpcprof.submit.sites.machine import Ask, Machine
 from hpcprof.submit.sites.model import LauncherName, Queue, Site
-
-_LOGS = "the output goes to logs/ of the run"
-_OWN_OPTIONS = {
-    "-I": "a run cannot be interactive",
-    "-J": "give --job-name",
-    "-K": "give --wait",
-    "-P": "give --account",
-    "-R affinity": "give --cpus-per-rank",
-    "-R span": "give --ranks-per-node",
-    "-U": "give --reservation",
-    "-W": "give --walltime",
-    "-e": _LOGS,
-    "-eo": _LOGS,
-    "-n": "give --nodes and --ranks-per-node",
-    "-nnodes": "give --nodes",
-    "-o": _LOGS,
-    "-oo": _LOGS,
-    "-q": "give --queue",
-    "-w": "give --after",
-}
-"""The options that hpcprof sets, each with the end of a sentence on what to do."""
 
 
 class Allocation(Enum):
@@ -81,7 +61,7 @@ class LsfScheduler(BatchScheduler):
     starters = (LauncherName.JSRUN, LauncherName.OPENMPI, LauncherName.MPICH)
     resources = ("cpus_per_rank", "gpus_per_rank", "constraint", "reservation", "scheduler_args")
     masks_gpus = True
-    own_options = _OWN_OPTIONS
+    own_options = read_options(__file__).own
     dependency = "-w"
 
     def check(self, job: Job, site: Site) -> None:

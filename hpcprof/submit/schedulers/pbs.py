@@ -41,6 +41,7 @@ from hpcprof.submit.schedulers.command import (
     Unreachable,
     complaint,
     parse_array_indices,
+    read_options,
     read_words,
     run_file_suffix,
     run_scheduler_command,
@@ -67,30 +68,7 @@ _SHELL = "pbs_shell"
 # A comma and @ mean something in -S; quotes do not help.
 _SHELL_PATH = re.compile(r"[\w./:=+&-]+", re.ASCII)
 _RESOURCE = re.compile(r"(?P<name>[A-Za-z][\w-]*)=[\w.,/@-]+", re.ASCII)
-_JOB_RESOURCES = {
-    "select": "give --nodes",
-    "nodes": "give --nodes",
-    "mpiprocs": "give --ranks-per-node",
-    "ncpus": "give --cpus-per-rank",
-    "ngpus": "give --gpus-per-rank",
-    "mem": "give --mem",
-    "walltime": "give --walltime",
-}
-"""The resources that options of hpcprof set, each with the end of a sentence on what to do."""
-_OWN_OPTIONS = {
-    "-A": "give --account",
-    "-I": "a run cannot be interactive",
-    "-J": "give --array to hpcprof sweep",
-    "-N": "give --job-name",
-    "-S": "the first line of job.sh names its shell",
-    "-W block": "give --wait",
-    "-W depend": "give --after",
-    "-e": "the output goes to logs/ of the run",
-    "-o": "the output goes to logs/ of the run",
-    "-q": "give --queue",
-    "-z": "it needs the job's id",
-    **{f"-l {name}": advice for name, advice in _JOB_RESOURCES.items()},
-}
+_OPTIONS = read_options(__file__)
 
 
 class PbsKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -130,7 +108,7 @@ class PbsScheduler(BatchScheduler):
     )
     resources = ("cpus_per_rank", "gpus_per_rank", "mem", "constraint", "scheduler_args")
     starters = (LauncherName.PALS, LauncherName.MPICH, LauncherName.OPENMPI)
-    own_options = _OWN_OPTIONS
+    own_options = _OPTIONS.own
     dependency = "-W depend"
     quoted_options = "-v "
     keeps_history: ClassVar[bool] = True
@@ -151,8 +129,8 @@ class PbsScheduler(BatchScheduler):
                     f"--constraint {job.constraint}: PBS chooses nodes by their resources; write {valid}."
                 )
                 raise UsageError(sentence, "constraint")
-            if match["name"] in _JOB_RESOURCES:
-                advice = f"hpcprof sets {match['name']} itself; {_JOB_RESOURCES[match['name']]}"
+            if taken := _OPTIONS.own.get(f"-l {match['name']}"):
+                advice = f"hpcprof sets {match['name']} itself; {taken}"
                 raise UsageError(f"--constraint {part}: {advice}.", "constraint")
 
     def chunks(self, job: Job, queue: Queue) -> tuple[int, str]:

@@ -34,6 +34,7 @@ from hpcprof.submit.schedulers.command import (
     complaint,
     ids_by_place,
     parse_array_indices,
+    read_options,
     read_words,
     remote_runs,
     run_file_suffix,
@@ -54,27 +55,7 @@ from hpcprof.submit.schedulers.scheduler import (
 from hpcprof.submit.sites.machine import Ask, Machine, most_common_node, parse_count
 from hpcprof.submit.sites.model import LauncherName, Node, NodeRequest, Queue, Required, Site, Vendor
 
-_LONG_NAMES = {
-    "-A": "--account",
-    "-C": "--constraint",
-    "-G": "--gpus",
-    "-J": "--job-name",
-    "-N": "--nodes",
-    "-W": "--wait",
-    "-a": "--array",
-    "-c": "--cpus-per-task",
-    "-d": "--dependency",
-    "-e": "--error",
-    "-n": "--ntasks",
-    "-o": "--output",
-    "-p": "--partition",
-    "-q": "--qos",
-    "-t": "--time",
-    "-w": "--nodelist",
-    "-x": "--exclude",
-}
-"""The short options, with their long names, that other directives may have by their long names."""
-
+_OPTIONS = read_options(__file__)
 _FLAGS = {
     "cpus_per_rank": "--cpus-per-task",
     "mem": "--mem",
@@ -83,30 +64,6 @@ _FLAGS = {
 }
 """The options of sbatch for fields of a job."""
 
-_OUTPUT = "the output goes to logs/ of the run"
-_OWN_SETTINGS = {
-    "--account": "give --account",
-    "--array": "give --array to hpcprof sweep",
-    "--dependency": "give --after",
-    "--error": _OUTPUT,
-    "--job-name": "give --job-name",
-    "--nodes": "give --nodes",
-    "--ntasks": "give --nodes and --ranks-per-node",
-    "--ntasks-per-node": "give --ranks-per-node",
-    "--output": _OUTPUT,
-    "--test-only": "give --dry-run",
-    "--time": "give --walltime",
-    "--wait": "give --wait",
-    "--wrap": "write the command after --",
-}
-"""Settings of the script or of other options of hpcprof, each with the end of a sentence of advice."""
-
-_EXCLUSIVE_OPTIONS = {
-    **dict.fromkeys(("--mem", "--mem-per-cpu", "--mem-per-gpu"), "the memory"),
-    **dict.fromkeys(("--cpus-per-task", "--cpus-per-gpu"), "the CPUs of a rank"),
-    **dict.fromkeys(("--gpus", "--gpus-per-node", "--gpus-per-socket", "--gpus-per-task"), GPUS),
-}
-"""Options that exclude each other, with the common name of their setting."""
 _SHORTEST_PREFIX = len("--ti")
 """Minimum characters of an abbreviated option that are looked up."""
 
@@ -183,12 +140,12 @@ class SlurmScheduler(BatchScheduler):
         """Return the long name of an option, which may be abbreviated, or the common name of alternatives."""
         name = directive.replace(" ", "=").partition("=")[0]
         if not name.startswith("--"):
-            name = _LONG_NAMES.get(name[:2], name[:2])
-        elif name not in _EXCLUSIVE_OPTIONS and len(name) >= _SHORTEST_PREFIX:
-            name = next((setting for setting in _OWN_SETTINGS if setting.startswith(name)), name)
+            name = _OPTIONS.long_names.get(name[:2], name[:2])
+        elif name not in _OPTIONS.exclusive and len(name) >= _SHORTEST_PREFIX:
+            name = next((setting for setting in _OPTIONS.own if setting.startswith(name)), name)
         if name == "--gres" and "gpu" in directive:
             name = GPUS
-        return frozenset({_EXCLUSIVE_OPTIONS.get(name, name)})
+        return frozenset({_OPTIONS.exclusive.get(name, name)})
 
     def directives(self, site: Site, job: Job) -> list[str]:
         """Return the directives of the site and the user, and the one that requests a node's GPUs."""
@@ -225,7 +182,7 @@ class SlurmScheduler(BatchScheduler):
 
     def own_settings(self, site: Site) -> dict[str, str]:
         """Return the options that the script or another option of hpcprof has."""
-        return {**_OWN_SETTINGS, self.keys_of(site).queue_directive: "give --queue"}
+        return {**_OPTIONS.own, self.keys_of(site).queue_directive: "give --queue"}
 
     def queue_names(self, queue: str) -> list[str]:
         """Return the partitions of a list: Slurm takes the first queue in which the job can start."""
@@ -441,18 +398,6 @@ _JOB_ID = re.compile(r"\d+(;\S+)?")
 _ARRAY_LIMITS = re.compile(r"MaxArraySize\s*=\s*(\d+)|\bmax_array_tasks=(\d+)")
 # sbatch has not reached the controller, so that no job can have been accepted.
 _NOT_REACHED_MESSAGE = "Unable to contact slurm controller (connect failure)"
-_NO_ANSWER = (
-    "Unable to contact slurm controller",
-    "Problem talking to database",
-    "Problem talking to the database",
-    "Unable to connect to database",
-    "Connection refused",
-    "Connection timed out",
-    "Socket timed out",
-    "Zero Bytes were transmitted or received",
-    "munge",
-    "can't be reached now",
-)
 
 
 def parse_sbatch(code: int, out: str, error: str) -> str:
@@ -462,7 +407,8 @@ def parse_sbatch(code: int, out: str, error: str) -> str:
     if code == 0 and ids:
         return ids[-1]
     reason = _complaint(error if code else f"{error}\n{out}")
-    refused = code != 0 and (_NOT_REACHED_MESSAGE in error or not any(words in error for words in _NO_ANSWER))
+    silent = any(words in error for words in meanings().silent)
+    refused = code != 0 and (_NOT_REACHED_MESSAGE in error or not silent)
     raise submission_error("sbatch", reason, refused=refused)
 
 
@@ -571,7 +517,7 @@ def _from_pair(text: str) -> int | None:
 
 def _check(command: str, code: int, error: str) -> None:
     # With --clusters squeue exits with 0 all the same (OSC/ood_core#149).
-    if any(words in error for words in _NO_ANSWER):
+    if any(words in error for words in meanings().silent):
         raise Unreachable(f"Slurm did not answer: {_complaint(error)}.")
     if code != 0:
         raise SchedulerError(f"{command} failed: {_complaint(error)}.")
@@ -584,6 +530,7 @@ def _complaint(error: str) -> str:
 
 
 class _Meanings(msgspec.Struct):
+    silent: list[str]
     states: dict[str, tuple[JobState, str]]
     never: dict[str, str]
     waiting: dict[str, str]
