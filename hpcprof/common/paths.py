@@ -13,6 +13,11 @@ def packaged_folder(name: str) -> Path:
     return inside if inside.is_dir() else _PACKAGE.parent / name
 
 
+def script_beside(module: str) -> str:
+    """Return the script of the shell beside a module, ``NAME.sh``, without the comments at its head."""
+    return "\n" + Path(module).with_suffix(".sh").read_text(encoding="utf-8").partition("\n\n")[2]
+
+
 def is_folder(path: Path) -> bool:
     """Return whether a path is a folder that can be reached; `Path.is_dir` raises where access is denied."""
     try:

@@ -8,6 +8,7 @@ import sys
 from itertools import pairwise
 from pathlib import Path
 
+import hpcprof
 from hpcprof.submit.profilers import PROFILERS, find_profiler
 from hpcprof.submit.rendering.job_scripts import render_array
 from hpcprof.submit.rendering.templates import render
@@ -80,5 +81,6 @@ def test_all_scripts_pass(tmp_path: Path) -> None:
         missing -= pairs[name]
         (tmp_path / f"{name}.sh").write_text(rendered[name])
     assert len(list(tmp_path.iterdir())) > 20
-    done = subprocess.run([shellcheck(), *tmp_path.iterdir()], capture_output=True, text=True)
+    shipped = Path(hpcprof.__file__).parent.rglob("*.sh")
+    done = subprocess.run([shellcheck(), *tmp_path.iterdir(), *shipped], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout

@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from hpcprof.common.errors import UsageError, unknown
+from hpcprof.common.paths import script_beside
 from hpcprof.runs.job import Job
 from hpcprof.runs.job_name import JAX_MODULES, imported_modules, runs_python
 from hpcprof.submit.linked_libraries import is_compiled
@@ -276,8 +277,9 @@ def whole_number(settings: Settings, key: str, least: int) -> int:
     return int(text)
 
 
-def collect_by_script(script: str, written: str) -> Callable[[Target, Settings], list[tuple[str, ...]]]:
-    """Return `Profiler.afterwards` with a script that names the files in ``written`` after the rank."""
+def collect_by_script(module: str, written: str) -> Callable[[Target, Settings], list[tuple[str, ...]]]:
+    """Return `Profiler.afterwards` with a module's script, which names the files in ``written`` by rank."""
+    script = script_beside(module)
     command = ("/bin/sh", "-c", script, "hpcprof", written, OUTPUT, f"{FOLDER}/processes/{NAME}")
     return lambda target, settings: [command]
 

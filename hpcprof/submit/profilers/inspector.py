@@ -5,23 +5,11 @@ ends, keeps the last 1,024 operations, and leaves out those of less than 8 KiB.
 """
 
 from hpcprof.common.errors import UsageError
+from hpcprof.common.paths import script_beside
 from hpcprof.submit.profilers.base import OUTPUT, SCRATCH, Profiler, Setting, Settings, Target, whole_number
 from hpcprof.submit.sites.model import Vendor
 
 _NO_LOG = "the Inspector wrote no log"
-
-# The program may have several processes with GPUs, as those of torchrun are.
-_KEEP = f"""
-folder=$1 output=$2
-set --
-for file in "$folder"/*.log; do [ ! -s "$file" ] || set -- "$@" "$file"; done
-if [ $# -eq 0 ]; then
-    echo '{_NO_LOG}: NCCL found no libnccl-profiler-inspector.so (profiler option plugin), or was not used'
-    exit 1
-fi
-if [ $# -eq 1 ]; then mv -f "$1" "$output.inspector.log"; exit; fi
-for file in "$@"; do mv -f "$file" "${{output%/*}}" || exit 1; done
-"""
 
 
 def _check(target: Target, settings: Settings) -> None:
@@ -58,7 +46,9 @@ INSPECTOR = Profiler(
     foreign={"trace": "records NCCL alone", "export": "writes what is read: JSON"},
     check=_check,
     environment=_environment,
-    afterwards=lambda target, settings: [("/bin/sh", "-c", _KEEP, "hpcprof", f"{SCRATCH}/inspector", OUTPUT)],
+    afterwards=lambda target, settings: [
+        ("/bin/sh", "-c", script_beside(__file__), "hpcprof", f"{SCRATCH}/inspector", OUTPUT)
+    ],
     complaint=lambda text: (
         f": {text[text.index(_NO_LOG) :].partition(chr(10))[0]}" if _NO_LOG in text else ""
     ),

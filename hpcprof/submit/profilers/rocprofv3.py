@@ -24,21 +24,6 @@ _OPTIONAL = ("rccl", "allocation")
 
 _SCRATCH_PATH = f"{base.SCRATCH}/rocprofv3"
 
-# The largest file is that of the program; the writers of the other files, such as a shell, ran no kernels.
-_KEEP = """
-main=$(ls -S "$1"/*_results.db "$1"/*_results.json "$1"/*_kernel_trace.csv "$1"/*_counter_collection.csv \
-    2>/dev/null | head -n 1)
-[ -n "$main" ] || { echo 'rocprofv3 wrote no profile: did the program use a GPU?'; exit 1; }
-prefix=${main%_results.*} prefix=${prefix%_kernel_trace.csv} prefix=${prefix%_counter_collection.csv}
-for file in "$prefix"_*; do
-    mv -f "$file" "$2.part" && mv -f "$2.part" "$2${file#"$prefix"}" || exit 1
-done
-set -- "$1" "$3"
-for file in "$1"/*; do
-    [ ! -e "$file" ] || { mkdir -p "$2" && mv -f "$file" "$2"; } || exit 1
-done
-"""
-
 
 def _flags(target: Target, settings: Settings) -> tuple[Word, ...]:
     names = base.trace_names(settings, _TRACES)
@@ -78,7 +63,7 @@ ROCPROFV3 = Profiler(
     flags=_flags,
     # Its hooks in HIP's calls stay. It acts on roctxProfilerPause if it traces markers.
     window=lambda target, settings: "marker" in settings["trace"] and base.records_window(target, settings),
-    afterwards=base.collect_by_script(_KEEP, _SCRATCH_PATH),
+    afterwards=base.collect_by_script(__file__, _SCRATCH_PATH),
     start_up=optional_start_up,
     complaint=lambda text: ": rocprofv3 wrote no profile" if "rocprofv3 wrote no profile" in text else "",
     counters=lambda target, settings: bool(settings["pmc"]),

@@ -21,21 +21,6 @@ _TRACES = {
 _OPTIONAL = ("sycl", "itt", "ccl", "dnn", "mpi")
 """Traces that unitrace has only if it was built with them."""
 
-# The largest trace is that of the program; the writers of the other files, such as a shell, used no GPU.
-_KEEP = """
-main=$(ls -S "$1"/*.json "$1"/unitrace/*/chrome_trace.json 2>/dev/null | head -n 1)
-[ -n "$main" ] || { echo 'unitrace wrote no trace: did the program use a GPU?'; exit 1; }
-mv -f "$main" "$2.part" && mv -f "$2.part" "$2.unitrace.json" || exit 1
-for file in "${main%/*}"/metrics_*.csv "${main%/*}"/metrics/metrics_*.csv; do
-    [ ! -e "$file" ] || mv -f "$file" "$2.${file##*/}" || exit 1
-done
-for file in "$1"/*.json "$1"/unitrace/*/chrome_trace.json; do
-    [ -e "$file" ] || continue
-    case $file in */chrome_trace.json) file=${file%/*} ;; esac
-    mkdir -p "$3" && mv -f "$file" "$3" || exit 1
-done
-"""
-
 
 def _flags(target: Target, settings: Settings) -> tuple[Word, ...]:
     names = base.trace_names(settings, _TRACES)
@@ -79,7 +64,7 @@ UNITRACE = Profiler(
         {"PTI_ENABLE_COLLECTION": "1"} if base.records_window(target, settings) else {}
     ),
     start_up=optional_start_up,
-    afterwards=base.collect_by_script(_KEEP, base.SCRATCH),
+    afterwards=base.collect_by_script(__file__, base.SCRATCH),
     complaint=lambda text: ": unitrace wrote no trace" if "unitrace wrote no trace" in text else "",
     counters=lambda target, settings: bool(settings["metrics"]),
     needs_gpus=lambda settings: True,
