@@ -6,11 +6,13 @@ by the command, which MPI library mpi4py loads. Runs carry this file: it needs n
 """
 
 import ast
+import functools
 import glob
 import os
 import re
 import shlex
 import shutil
+import stat
 import string
 import subprocess
 import sys
@@ -25,89 +27,46 @@ LIBRARY = re.compile(
 
 _FAMILIES = (("openmpi", r"libmpi\w*\.so\.[24]\d"), ("mpich", r"libmpi_abi.*|libmpi\w*\.so\.12.*"))
 _KEYWORDS = {*"if then else elif do while until ! { ( exec eval builtin time".split()}
-MODULES = {
-    **dict.fromkeys(("torch.distributed.run", "torch.distributed.launch"), "torchrun"),
-    **dict.fromkeys(("accelerate.commands.launch", "accelerate.commands.accelerate_cli"), "accelerate"),
-    "deepspeed.launcher.runner": "deepspeed",
-}
-"""Launchers that are Python's modules too."""
-
 _SCRIPT_BYTES, _MAX_DEPTH, _SECONDS = 1 << 18, 8, 60
 VALUE_OPTIONS = {"-W", "-X", "--check-hash-based-pycs", "-o", "+o", "-O", "+O", "--rcfile", "--init-file"}
 """Options of Python and of shells whose value is the next word."""
 
 
-class Runner(NamedTuple):
-    """A program that runs the command after its own words: the options with a value, and other words."""
+class Row(NamedTuple):
+    """A line of ``program_words.txt``, which explains the columns."""
 
-    value_options: str = ""
-    words: int = 0
-    subcommands: str = ""
+    kind: str
+    names: List[str]
+    subcommands: List[str]
+    words: int
+    value_options: List[str]
 
 
-ENGINES = frozenset(("apptainer", "singularity", "podman-hpc", "podman", "docker"))
-"""Runners that run their words in a container of an image."""
+def _read_rows() -> Iterator[Row]:
+    with open(os.path.splitext(__file__)[0] + ".txt", encoding="utf-8") as file:
+        lines = [line.strip() for line in file if line[0] not in "#\n"]
+    for line in lines:
+        kind, names, *columns = (column.strip() for column in line.split("|"))
+        subcommands, words, options = columns + ["", "0", ""][len(columns) :]
+        yield Row(kind, names.split(), subcommands.split(), int(words), options.split())
 
-RUNNERS = {
-    **dict.fromkeys(("setsid", "nohup", "catchsegv", "valgrind", "spindle", "vtune", "rocprofv3"), Runner()),
-    "env": Runner("-u --unset -C --chdir"),
-    **dict.fromkeys(("gdb", "cuda-gdb"), Runner("-ex -iex -x -ix -cd --command")),
-    "nsys": Runner("-o -t -c -s -b -w -y -d -f -e -p -n -k -x", 0, "profile launch"),
-    "ncu": Runner("-o -k -c -s -i -f --set --section --metrics"),
-    "xvfb-run": Runner("-e -f -n -p -s -w --error-file --auth-file --server-num --server-args"),
-    "xargs": Runner("-a -d -E -I -L -n -P -s"),
-    "parallel": Runner("-j -P -I -S --jobs"),
-    "nice": Runner("-n --adjustment"),
-    "ionice": Runner("-c -n --class --classdata"),
-    "chrt": Runner("", 1),
-    "stdbuf": Runner("-i -o -e --input --output --error"),
-    "time": Runner("-f -o --format --output"),
-    "timeout": Runner("-k -s --kill-after --signal", 1),
-    "taskset": Runner("", 1),
-    "numactl": Runner(
-        "-i -p -P -w -N -m -C -c --interleave --preferred --cpunodebind --membind --physcpubind --cpubind"
-    ),
-    "hwloc-bind": Runner("--cpubind --membind", 1),
-    "strace": Runner("-o -e -p -s"),
-    "perf": Runner("-o -e -F -c --output --event --freq", 0, "record stat"),
-    "uv": Runner(
-        "--with --with-editable --with-requirements -p --python --project --directory --extra --group"
-        " --package --env-file --index --index-url",
-        0,
-        "run",
-    ),
-    **dict.fromkeys(
-        ("conda", "mamba", "micromamba"), Runner("-n --name -p --prefix --cwd -e --env", 0, "run")
-    ),
-    "pixi": Runner("-e --environment --manifest-path", 0, "run"),
-    **dict.fromkeys(("hatch", "rye"), Runner("-e --env -p --project", 0, "run")),
-    "poetry": Runner("-C --directory -P --project", 0, "run"),
-    "pipenv": Runner("", 0, "run"),
-    "pdm": Runner("-p --project", 0, "run"),
-    **dict.fromkeys(
-        ENGINES,
-        Runner(
-            "-B --bind --mount -H --home --env --env-file --pwd --cwd -W --workdir -S --scratch -o --overlay"
-            " --nvccli --add-caps --security --network --apply-cgroups -v --volume -e -w -u --user --name"
-            " --device",
-            1,
-            "exec run",
-        ),
-    ),
-    "shifter": Runner("-V --volume -e --env -m --module --image -w --workdir"),
-}
+
+def _named(*kinds: str) -> Dict[str, Row]:
+    return {name: row for row in _ROWS if row.kind in kinds for name in row.names}
+
+
+_ROWS = list(_read_rows())
+RUNNERS = _named("runner", "engine")
 """Programs that run the rest of their words, by name."""
 
-LAUNCHERS: Dict[str, str] = {
-    **dict.fromkeys("srun mpirun orterun prterun prun aprun jsrun lrun ibrun torchrun deepspeed".split(), ""),
-    **dict.fromkeys("horovodrun composer charmrun upcxx-run".split(), ""),
-    "accelerate": "launch",
-    **dict.fromkeys(("flux", "colossalai", "fabric", "lightning", "tune"), "run"),
-    **dict.fromkeys(("axolotl", "llamafactory-cli"), "train"),
-    "ray": "start symmetric-run job",
-    "dask-mpi": "",
-}
+ENGINES = frozenset(_named("engine"))
+"""Runners that run their words in a container of an image."""
+
+LAUNCHERS = {name: row.subcommands for name, row in _named("launcher").items()}
 """Programs that start ranks or workers themselves, with the subcommands that do."""
+
+MODULES = {name: row.subcommands[0] for name, row in _named("module").items()}
+"""Launchers that are Python's modules too."""
 
 _STARTING_FUNCTION = re.compile(
     "run|[Pp]open|(?:check_)?(?:call|output)|getoutput|system|create_subprocess_.*|(?:exec|spawn)[lv].*"
@@ -141,7 +100,7 @@ def launcher_of(command: Command) -> str:
         return MODULES.get("".join(module_of(words)[:1]), "")
     if name == "accelerate-launch":
         return "accelerate"
-    if name in LAUNCHERS and (not LAUNCHERS[name] or {*words[:1]} & {*LAUNCHERS[name].split()}):
+    if name in LAUNCHERS and (not LAUNCHERS[name] or {*words[:1]} & {*LAUNCHERS[name]}):
         return "" if words[:1] == ["job"] and "submit" not in words else name
     return ""
 
@@ -196,7 +155,7 @@ def _commands(words: List[str], context: _Context) -> Iterator[Command]:
         text = _shell_script(path)
         if text is not None:
             yield from _script_commands(text, arguments, context._replace(place=words[0]))
-        elif re.match(rb"#!.*\bpython", _read_bytes(path, 99)):
+        elif re.match(r"#!.*\bpython", script_text(path)):
             yield from _run_by_python([path, *arguments], context)
         else:
             # Another program may run the words after it.
@@ -210,12 +169,11 @@ def _starts_program(word: str, folder: str) -> bool:
     )
 
 
-def words_run_by(name: str, runner: Runner, arguments: List[str]) -> List[str]:
+def words_run_by(name: str, runner: Row, arguments: List[str]) -> List[str]:
     """Return the command that a runner, called by a name with arguments, runs; empty if it runs none."""
     words, operands = list(arguments), runner.words
-    value_options, subcommands = runner.value_options.split(), runner.subcommands.split()
-    if subcommands:
-        while words and words[0] not in subcommands:
+    if runner.subcommands:
+        while words and words[0] not in runner.subcommands:
             words.pop(0)
         words = words[1:]
     while words:
@@ -230,7 +188,7 @@ def words_run_by(name: str, runner: Runner, arguments: List[str]) -> List[str]:
                 return [*words[0].split(), *words[1:]]
             if name == "taskset" and "c" in word:
                 continue
-            if word in value_options and words:
+            if word in runner.value_options and words:
                 words.pop(0)
         elif name in ("env", "time") and "=" in word:
             words.pop(0)
@@ -269,7 +227,7 @@ def _run_by_python(arguments: List[str], context: _Context) -> Iterator[Command]
         names = [base + ".py", base + "/__main__.py"] if base else words[:1]
         name = next((name for name in names if os.path.isfile(os.path.join(context.folder, name))), "")
         path = os.path.join(context.folder, name)
-        text = _read_bytes(path, _SCRIPT_BYTES).decode("utf-8", "replace") if name else ""
+        text = script_text(path) if name else ""
     try:
         nodes: List[Any] = list(ast.walk(ast.parse(text)))
     except (SyntaxError, ValueError, RecursionError):
@@ -324,7 +282,7 @@ def _run_by_make(arguments: List[str], context: _Context) -> Iterator[Command]:
     for name in [options["-f"]] if options["-f"] else _MAKEFILES:
         path = os.path.join(context.folder, name)
         if os.path.isfile(path):
-            text = _read_bytes(path, _SCRIPT_BYTES).decode("utf-8", "replace")
+            text = script_text(path)
             inner_context = context._replace(place=os.path.join(options["-C"], name))
             yield from _script_commands(_recipes(text, targets, variables), [], inner_context)
             return
@@ -367,9 +325,9 @@ def _path_of(word: str, folder: str) -> str:
 
 def _shell_script(path: str, is_shell: bool = False) -> Optional[str]:
     """Return the text of a shell's script; None for another file."""
-    content = _read_bytes(path, _SCRIPT_BYTES)
-    is_script = is_shell or re.match(rb"#!.*\b(?:ba|da|k|z)?sh\b", content)
-    return content.decode("utf-8", "replace") if is_script and b"\0" not in content else None
+    text = script_text(path)
+    is_script = bool(text) if is_shell else re.match(r"#!.*\b(?:ba|da|k|z)?sh\b", text)
+    return text if is_script and "\0" not in text else None
 
 
 def _script_commands(text: str, arguments: List[str], context: _Context) -> Iterator[Command]:
@@ -455,7 +413,7 @@ def find_mpi(words: List[str], folder: str) -> "Optional[Mpi]":
             if library:
                 return Mpi(library.group(), module.group() if module else "")
         elif path:
-            is_binary = _read_bytes(path, 4) == b"\x7fELF"
+            is_binary = script_text(path).startswith("\x7fELF")
             library = LIBRARY.search(_output(["ldd", path], folder)) if is_binary else None
             if library:
                 return Mpi(library.group(), "", path)
@@ -550,12 +508,28 @@ def untraced_calls(mpi: Mpi, injections: List[str]) -> Tuple[str, str]:
     return ("|".join(names), advice) if injections else ("", "")
 
 
-def _read_bytes(path: str, max_bytes: int = -1) -> bytes:
+def _read_bytes(path: str) -> bytes:
     try:
         with open(path, "rb") as file:
-            return file.read(max_bytes)
+            return file.read()
     except OSError:
         return b""
+
+
+def script_text(path: str) -> str:
+    """Return the beginning of a file, which is read once while it does not change; empty if it is no file."""
+    try:
+        status = os.stat(path)
+        key = path.replace("/./", "/"), status.st_mtime_ns, status.st_size
+        return _script_text(*key) if stat.S_ISREG(status.st_mode) else ""
+    except (OSError, ValueError):  # of a zero byte
+        return ""
+
+
+@functools.lru_cache(maxsize=32)
+def _script_text(path: str, *_: int) -> str:
+    with open(path, "rb") as file:
+        return file.read(_SCRIPT_BYTES).decode("utf-8", "replace")
 
 
 def main(arguments: List[str]) -> int:

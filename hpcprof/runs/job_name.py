@@ -4,8 +4,15 @@ import re
 from collections.abc import Sequence
 from pathlib import Path, PurePath
 
-from hpcprof.common.decode import read_text
-from hpcprof.node.program_words import MODULES, PYTHON, RUNNERS, SHELL, VALUE_OPTIONS, words_run_by
+from hpcprof.node.program_words import (
+    MODULES,
+    PYTHON,
+    RUNNERS,
+    SHELL,
+    VALUE_OPTIONS,
+    script_text,
+    words_run_by,
+)
 
 _LAUNCHERS = ("torchrun", "accelerate", "deepspeed")
 JAX_MODULES = {"jax", "flax", "optax", "equinox", "haiku"}
@@ -63,12 +70,7 @@ def runs_python(command: Sequence[str]) -> bool:
 def imported_modules(command: Sequence[str], folder: str) -> set[str]:
     """Return the modules that the script of a command, which runs in a folder, imports by name."""
     script = script_of(command) if command else ""
-    if not script:
-        return set()
-    try:
-        lists = _IMPORT.findall(read_text(Path(folder, script)))
-    except OSError:
-        return set()
+    lists = _IMPORT.findall(script_text(str(Path(folder, script)))) if script else []
     return {module for modules in lists for module in re.split(r"[ \t]*,[ \t]*", modules)}
 
 

@@ -2,13 +2,12 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from itertools import combinations
 from pathlib import Path
 
-from hpcprof.common.decode import read_text
 from hpcprof.common.errors import UsageError, unknown
 from hpcprof.common.units import mebibytes, parse_memory
+from hpcprof.node.program_words import script_text
 from hpcprof.runs.job import Job
 from hpcprof.runs.job_name import script_of
 from hpcprof.submit.container.ranks import check_container
@@ -247,14 +246,13 @@ def _devices_by_rank(job: Job, site: Site) -> Iterator[str]:
     script = script_of(job.arguments) if job.workload is None and not job.workers else ""
     if not (script and site.affinity.devices and job.ranks_per_node > 1 and job.gpus_per_rank in (None, 1)):
         return
-    with suppress(OSError):
-        text = read_text(Path(job.directory, script))
-        if (line := _DEVICE_BY_LOCAL_RANK.search(text)) and "device_count" not in text:
-            number = text.count("\n", 0, line.start()) + 1
-            yield (
-                f"{script}, line {number}, takes a GPU by LOCAL_RANK, but on {site.name} each rank sees its "
-                "own alone, device 0: take local_rank % torch.cuda.device_count(), or start it by torchrun"
-            )
+    text = script_text(str(Path(job.directory, script)))
+    if (line := _DEVICE_BY_LOCAL_RANK.search(text)) and "device_count" not in text:
+        number = text.count("\n", 0, line.start()) + 1
+        yield (
+            f"{script}, line {number}, takes a GPU by LOCAL_RANK, but on {site.name} each rank sees its "
+            "own alone, device 0: take local_rank % torch.cuda.device_count(), or start it by torchrun"
+        )
 
 
 def _check_launcher(job: Job, site: Site, scheduler: Scheduler) -> None:

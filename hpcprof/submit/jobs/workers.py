@@ -8,14 +8,12 @@ wrapper, so that it has its own GPU, logs and profile.
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path, PurePath
 from typing import Any
 
 import msgspec
 import yaml
 
-from hpcprof.common.decode import open_regular
 from hpcprof.common.errors import UsageError
 from hpcprof.common.masking import masked_command
 from hpcprof.common.yaml_file import read_document
@@ -37,7 +35,6 @@ BY_RANK = "-- bash -c 'case $RANK in 0) exec ./a ;; *) exec ./b ;; esac'"
 _PROFILERS = ("nsys", "ncu", "rocprofv3", "unitrace")
 _SUBMITTERS = ("sbatch", "qsub", "bsub")
 _DIRECTIVE = re.compile(r"^#(SBATCH|PBS|BSUB|flux:|COBALT|MSUB|PJM)\s", re.MULTILINE)
-_SCRIPT_BYTES = 1 << 18
 
 _JOB_OPTIONS = {
     *("--nproc-per-node", "--nnodes", "--rdzv-backend", "--rdzv-endpoint", "--standalone", "--no-python"),
@@ -162,10 +159,9 @@ def scripts_of(job: Job) -> Iterator[tuple[str, str]]:
         names.setdefault(command.words[0], True)
         names.setdefault(command.place.partition(", line ")[0], False)
     for name, is_program in names.items():
-        with suppress(OSError), open_regular(Path(job.directory, name)) as file:
-            text = file.read(_SCRIPT_BYTES).decode("latin-1")
-            if text.startswith("#!") or not (is_program or name.endswith((".py", "akefile"))):
-                yield name, text
+        text = program_words.script_text(str(Path(job.directory, name)))
+        if text.startswith("#!") or (text and not (is_program or name.endswith((".py", "akefile")))):
+            yield name, text
 
 
 def count_runner_words(job: Job) -> int:

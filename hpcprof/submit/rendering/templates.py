@@ -282,12 +282,14 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
     texts |= {f"{base.START_UP}/{path}": text for path, text in {**hook, **start_up}.items()}
     if common.beside:
         modules = ("beside", "failures", "program_words", "stalls", "telemetry")
-        texts |= _node_modules("__init__", *modules)
+        texts |= _node_modules("__init__.py", *(f"{name}.py" for name in modules), "program_words.txt")
         texts[f"{NODE}/__main__.py"] = "from hpcprof_node.beside import main\n\nmain()\n"
     if common.finds_mpi or values.get("mpi_trial"):
         texts[f"{base.START_UP}/{base.PROGRAM_WORDS}"] = module_source(program_words)
+        table = Path(program_words.__file__).with_suffix(".txt")
+        texts[f"{base.START_UP}/{Path(base.PROGRAM_WORDS).stem}.txt"] = table.read_text("utf-8")
     if job.notify:
-        texts |= _node_modules("notify")
+        texts |= _node_modules("notify.py")
     if environment_folder:
         texts[f"{base.START_UP}/hpcprof_stage.py"] = module_source(stage_environment)
     for file in scheduler.further_files(site, job, run_id, texts):
@@ -297,7 +299,7 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
 
 def _node_modules(*names: str) -> dict[str, str]:
     folder = Path(node.__file__).parent
-    return {f"{NODE}/hpcprof_node/{name}.py": (folder / f"{name}.py").read_text("utf-8") for name in names}
+    return {f"{NODE}/hpcprof_node/{name}": (folder / name).read_text("utf-8") for name in names}
 
 
 def hook_modules(*, has_pulse: bool, notes_exceptions: bool, keeps_memory: bool = False) -> dict[str, str]:

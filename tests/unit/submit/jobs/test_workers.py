@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from hpcprof.common.errors import UsageError
+from hpcprof.node import program_words
 from hpcprof.submit.jobs.checks import remarks
 from hpcprof.submit.jobs.workers import count_runner_words, workers_of
 from hpcprof.submit.launchers import launch_command
@@ -237,6 +238,27 @@ def test_workers_within_one_rank_are_told_with_what_to_do(
     site = load_site("generic-slurm")
     (said,) = remarks(make_job(site, arguments=shlex.split(command), nodes=nodes), site)
     assert re.match(sentence, said)
+
+
+def test_a_script_is_read_once_though_many_ask_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("go.sh").write_text("#!/bin/sh\npython train.py\n")
+    Path("train.py").write_text("import jax\n")
+    read: list[str] = []
+
+    def note(path: str, *options: Any, **more: Any) -> Any:
+        if Path(path).parent == tmp_path:
+            read.append(Path(path).name)
+        return open(path, *options, **more)  # noqa: PTH123
+
+    monkeypatch.setattr(program_words, "open", note, raising=False)
+    for command in (["./go.sh"], ["python", "train.py"]):
+        job = make_job(load_site("local"), arguments=command, profiler="nsys", signal="USR1@60")
+        remarks(job, load_site("local"))
+        rendered(job, tmp_path)
+    assert sorted(read) == ["go.sh", "train.py"]
 
 
 @pytest.mark.parametrize(
