@@ -70,103 +70,11 @@ _LAUNCH_VARIABLES = {
 NODE = "node"
 """The folder of a run with what runs beside the ranks of a node."""
 
+_SIGNALS = "HUP INT QUIT TERM USR1 USR2 ALRM XCPU"
+"""The signals that a program may act on; the shells around it outlive them."""
+
 # How long a failed rank waits for the others to end, with profilers that still write and without.
 _PROFILERS_SECONDS, _PROGRAMS_SECONDS = 330, 60
-
-
-class ScriptValues(msgspec.Struct, frozen=True, kw_only=True):
-    """The names that each template of a script can use; a scheduler's own templates have a few more."""
-
-    site: Site
-    """The site file's keys; ``site.affinity.devices`` has an entry for each rank of a node."""
-    job: Job
-    """The request of the run, such as ``job.nodes`` and ``job.ranks_per_node``."""
-    version: str = __version__
-    """The version of hpcprof."""
-    command_line: str
-    """The command that the user ran."""
-    run_directory: str
-    """The absolute path of the run."""
-    environment_defaults: Mapping[str, str]
-    """Environment variables of the job, unless the shell or a module sets them."""
-    job_name: str
-    """The job's name as the scheduler accepts it."""
-    directives: list[str]
-    """Further directives of the site and the job, without ``#PBS`` or ``#SBATCH``."""
-    launch: list[str]
-    """The words of the launcher and of a container, none without both."""
-    group_reads: bool
-    """True if the user's group may read the run."""
-    in_container: bool
-    """True if the ranks run in a container."""
-    profiler_folder: str = PROFILER_FOLDER
-    """The folder of the node's profiler in a container."""
-    program: list[str]
-    """The words of the program on each rank."""
-    launcher: str
-    """The launcher's name; ``none`` without one."""
-    stage_env: str
-    """The folder of the environment that each node gets on its own disk; empty for none."""
-    each_node: list[str]
-    """The command that starts a process on each node; empty for one node."""
-    pause_dcgm: list[str]
-    """The command that pauses DCGM on each node; empty if nothing reads hardware counters."""
-    capture_lead: int | None
-    """The seconds before the walltime limit at which profilers stop; None without profiled ranks."""
-    rank_variables: Sequence[str]
-    """The families of environment variables that may tell a process its rank, in this order."""
-    beside: bool
-    """True if a process runs beside the ranks of each node: samples, stalls, failures, signals, leftovers."""
-    early_signal: str = ""
-    """The signal before the limit, whoever sends it."""
-    has_traps: bool = False
-    """True if a script that the program starts has a trap."""
-    runner_words: int = 0
-    """The number of words of runners before such a script, as in ``conda run -n env``."""
-    warning: tuple[str, int] = ("", 0)
-    """The signal that job.sh sends ahead of the limit, and its seconds; empty and 0 for none."""
-    withheld_signals: Sequence[str] = ("XCPU",)
-    """The signals that the launcher does not pass on to its ranks."""
-    signals: str = "HUP INT QUIT TERM USR1 USR2 ALRM XCPU"
-    """The signals that a program may act on; the shells around it outlive them."""
-    watches_ranks: bool
-    """True if hpcprof ends the other ranks when one fails."""
-    watch_seconds: int = 2
-    """The seconds between two looks at the other ranks, in wrappers of version 0.3."""
-    profilers_limit: int
-    """The seconds that a failed rank waits for the others."""
-    profiled_ranks: list[str]
-    """Spans of the ranks that run under the profiler, as in ``["0-2", "5"]``."""
-    place_conditions: dict[str, list[str]]
-    """The conditions on the place of profiled ranks, as in ``{"local": ["0"], "nodes": ["0-1"]}``."""
-    profiler_command: Sequence[str]
-    """The words that start the profiler on these ranks, if it is a process of its own."""
-    program_prefix: Sequence[str]
-    """The words that start it if it becomes the program."""
-    profiler_flags: tuple[str, ...]
-    """The words between these and the program."""
-    versioned_flags: list[Versioned]
-    """Flags whose spelling depends on the profiler's version."""
-    perf_flags: list[PerfEvents]
-    """Flags that depend on whether the node lets users sample."""
-    node_flags: list[OnNode]
-    """Flags that depend on other things of the node."""
-    finds_mpi: bool
-    """True if some of these depend on the program's library of MPI."""
-    profiler_time_limit: Sequence[str]
-    """The words that let the profiler stop by itself."""
-    profiler_window: bool
-    """True if the recording ends after a window of steps, before the program does."""
-    profiler_suffix: str
-    """The suffix of the file that it leaves."""
-    profiler_environment: Mapping[str, str]
-    """The environment variables of its ranks."""
-    profiler_afterwards: list[tuple[str, ...]]
-    """The commands after the program."""
-    start_up: str
-    """The folder of the run with the profiler's modules that Python loads first; empty for none."""
-    hook: str
-    """The archive of the modules of every run, which note steps and the exception that ends a rank."""
 
 
 class _TemplateCache(BytecodeCache):
@@ -223,53 +131,56 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
     tools = catalogue.find(job.workload).tools(job.arguments) if job.workload else {}
     command = _with_tool_paths(profiler.command, tools)
     afterwards = profiler.afterwards(target, job.profiler_options)
-    common = ScriptValues(
-        site=_with_devices_of_ranks(site, job, scheduler),
-        job=job,
-        environment_defaults=default_variables(site, job),
-        job_name=scheduler.job_name(job.name),
-        run_directory=str(rendering.run_directory),
-        command_line=shlex.join(rendering.command_line),
-        directives=(directives := scheduler.directives(site, job)),
-        early_signal=(signal := early_signal(job.signal, directives)),
-        has_traps=(traps := bool(signal) and any("trap " in text for _, text in scripts_of(job))),
-        runner_words=count_runner_words(job) if traps and signal != "TERM" else 0,
-        launch=[*rendering.launch, *container_words(site, job, rendering.run_directory)],
-        group_reads=group_may_read(),
-        in_container=uses_container(job),
-        launcher=site.launcher.name.value if rendering.launch else "none",
-        program=rendering.program,
-        stage_env=(environment_folder := staged_environment(site, job)),
-        each_node=launchers.on_each_node(site, job) if environment_folder else [],
-        withheld_signals=launcher.withheld_signals,
-        pause_dcgm=[*launchers.on_each_node(site, job), "dcgmi", "profile"] if pauses else [],
-        capture_lead=capture_lead(job.walltime) if profiled else None,
-        rank_variables=launcher.rank_variables,
-        warning=("", 0)
+    values: dict[str, Any] = {
+        "version": __version__,
+        "profiler_folder": PROFILER_FOLDER,
+        "signals": _SIGNALS,
+        "watch_seconds": 2,  # in wrappers of version 0.3
+        "site": _with_devices_of_ranks(site, job, scheduler),
+        "job": job,
+        "environment_defaults": default_variables(site, job),
+        "job_name": scheduler.job_name(job.name),
+        "run_directory": str(rendering.run_directory),
+        "command_line": shlex.join(rendering.command_line),
+        "directives": (directives := scheduler.directives(site, job)),
+        "early_signal": (signal := early_signal(job.signal, directives)),
+        "has_traps": (traps := bool(signal) and any("trap " in text for _, text in scripts_of(job))),
+        "runner_words": count_runner_words(job) if traps and signal != "TERM" else 0,
+        "launch": [*rendering.launch, *container_words(site, job, rendering.run_directory)],
+        "group_reads": group_may_read(),
+        "in_container": uses_container(job),
+        "launcher": site.launcher.name.value if rendering.launch else "none",
+        "program": rendering.program,
+        "stage_env": (environment_folder := staged_environment(site, job)),
+        "each_node": launchers.on_each_node(site, job) if environment_folder else [],
+        "withheld_signals": launcher.withheld_signals,
+        "pause_dcgm": [*launchers.on_each_node(site, job), "dcgmi", "profile"] if pauses else [],
+        "capture_lead": capture_lead(job.walltime) if profiled else None,
+        "rank_variables": launcher.rank_variables,
+        "warning": ("", 0)
         if scheduler.sends_signal and job.on_timeout != "resubmit"
         else warning_of(job.signal, job.on_timeout),
-        watches_ranks=watches,
-        beside=any((watches, job.stall_timeout, not job.no_telemetry, records, job.nodes > 1)),
-        profilers_limit=_PROFILERS_SECONDS if profiled else _PROGRAMS_SECONDS,
-        profiled_ranks=profiled,
-        place_conditions=place_conditions(job.profile_ranks) if profiled else {},
-        profiler_command=() if profiler.becomes_program else command,
-        program_prefix=command if profiler.becomes_program else (),
-        profiler_flags=tuple(word for word in flags if isinstance(word, str)),
-        versioned_flags=[word for word in flags if isinstance(word, Versioned)],
-        perf_flags=[word for word in flags if isinstance(word, PerfEvents)],
-        node_flags=[word for word in flags if isinstance(word, OnNode)],
-        finds_mpi=any(isinstance(word, OnNode) and "mpi_is" in word.test for word in flags),
-        profiler_time_limit=profiler.time_limit(target, job.profiler_options),
-        profiler_window=profiler.window(target, job.profiler_options),
-        profiler_suffix=profiler.suffix_of(job.profiler_options),
-        profiler_environment=profiler.environment(target, job.profiler_options),
-        profiler_afterwards=[_with_tool_paths(words, tools) for words in afterwards],
-        start_up=base.START_UP if start_up else "",
+        "watches_ranks": watches,
+        "beside": any((watches, job.stall_timeout, not job.no_telemetry, records, job.nodes > 1)),
+        "profilers_limit": _PROFILERS_SECONDS if profiled else _PROGRAMS_SECONDS,
+        "profiled_ranks": profiled,
+        "place_conditions": place_conditions(job.profile_ranks) if profiled else {},
+        "profiler_command": () if profiler.becomes_program else command,
+        "program_prefix": command if profiler.becomes_program else (),
+        "profiler_flags": tuple(word for word in flags if isinstance(word, str)),
+        "versioned_flags": [word for word in flags if isinstance(word, Versioned)],
+        "perf_flags": [word for word in flags if isinstance(word, PerfEvents)],
+        "node_flags": [word for word in flags if isinstance(word, OnNode)],
+        "finds_mpi": any(isinstance(word, OnNode) and "mpi_is" in word.test for word in flags),
+        "profiler_time_limit": profiler.time_limit(target, job.profiler_options),
+        "profiler_window": profiler.window(target, job.profiler_options),
+        "profiler_suffix": profiler.suffix_of(job.profiler_options),
+        "profiler_environment": profiler.environment(target, job.profiler_options),
+        "profiler_afterwards": [_with_tool_paths(words, tools) for words in afterwards],
+        "start_up": base.START_UP if start_up else "",
         # A profiler with a start-up module of its own has it on the ranks that it profiles.
-        hook=base.START_UP if hook and hook.items() <= {**hook, **start_up}.items() else "",
-    )
-    values = msgspec.structs.asdict(common)
+        "hook": base.START_UP if hook and hook.items() <= {**hook, **start_up}.items() else "",
+    }
     # A template of the user's, or of another package, may be made from that of any scheduler.
     foreign = rendering.template is not None or scheduler.name not in BUILT_IN
     for source in (*(map(find_scheduler, BUILT_IN) if foreign else ()), scheduler):
@@ -280,11 +191,11 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
     texts = {name: _render(environment, template, values) for name, template in names.items()}
     texts[JOB_SCRIPT] = scheduler.revised(texts[JOB_SCRIPT])
     texts |= {f"{base.START_UP}/{path}": text for path, text in {**hook, **start_up}.items()}
-    if common.beside:
+    if values["beside"]:
         modules = ("beside", "failures", "program_words", "stalls", "telemetry")
         texts |= _node_modules("__init__.py", *(f"{name}.py" for name in modules), "program_words.txt")
         texts[f"{NODE}/__main__.py"] = "from hpcprof_node.beside import main\n\nmain()\n"
-    if common.finds_mpi or values.get("mpi_trial"):
+    if values["finds_mpi"] or values.get("mpi_trial"):
         texts[f"{base.START_UP}/{base.PROGRAM_WORDS}"] = module_source(program_words)
         table = Path(program_words.__file__).with_suffix(".txt")
         texts[f"{base.START_UP}/{Path(base.PROGRAM_WORDS).stem}.txt"] = table.read_text("utf-8")

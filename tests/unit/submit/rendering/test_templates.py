@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from hpcprof.common.errors import UsageError
 from hpcprof.runs.job import Job
-from hpcprof.submit.rendering.templates import ScriptValues, render
+from hpcprof.submit.rendering import templates
+from hpcprof.submit.rendering.templates import render
 from hpcprof.submit.schedulers.registry import find_scheduler
 from hpcprof.submit.schedulers.scheduler import Rendering
 from hpcprof.submit.sites.files import load_site, load_site_file
@@ -46,9 +47,27 @@ def test_a_template_of_the_users_overrides_one_block(tmp_path: Path) -> None:
     assert "record finished" in script
 
 
+def documented_names() -> list[str]:
+    page = Path(__file__).parents[4] / "docs/how-to/edit-a-template.md"
+    _, _, table = page.read_text(encoding="utf-8").partition("## Names that a template can use")
+    return re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
+
+
+def test_every_name_of_a_template_is_documented(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names: set[str] = set()
+
+    def note(environment: object, name: str, values: dict[str, object]) -> str:
+        names.update(values)
+        return ""
+
+    monkeypatch.setattr(templates, "_render", note)
+    rendered(job(), tmp_path)
+    assert sorted(names) == sorted(documented_names())
+
+
 @pytest.mark.parametrize("site", ["local", "generic-pbs", "generic-slurm"])
 def test_a_template_of_the_users_has_every_name_that_is_documented(tmp_path: Path, site: str) -> None:
-    names = [*ScriptValues.__struct_fields__, "chunks", "chunk", "mpi_trial"]
+    names = [*documented_names(), "chunks", "chunk", "mpi_trial"]
     mine = tmp_path / "mine.sh.j2"
     mine.write_text("".join(f"{name}={{{{ {name} }}}}\n" for name in names))
     loaded = load_site(site)
