@@ -18,6 +18,12 @@ def script_beside(module: str) -> str:
     return "\n" + Path(module).with_suffix(".sh").read_text(encoding="utf-8").partition("\n\n")[2]
 
 
+def read_table(path: Path) -> list[list[str]]:
+    """Return the rows of a table that hpcprof ships, with | between columns and comments after #."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return [[cell.strip() for cell in line.split("|")] for line in lines if line and line[0] != "#"]
+
+
 def is_folder(path: Path) -> bool:
     """Return whether a path is a folder that can be reached; `Path.is_dir` raises where access is denied."""
     try:
