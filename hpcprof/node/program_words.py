@@ -62,8 +62,11 @@ RUNNERS = _named("runner", "engine")
 ENGINES = frozenset(_named("engine"))
 """Runners that run their words in a container of an image."""
 
-LAUNCHERS = {name: row.subcommands for name, row in _named("launcher").items()}
+LAUNCHERS = {name: row.subcommands for name, row in _named("launcher", "workers").items()}
 """Programs that start ranks or workers themselves, with the subcommands that do."""
+
+WORKER_LAUNCHERS = frozenset(_named("workers"))
+"""Launchers that start the workers of one node, and need all of it."""
 
 MODULES = {name: row.subcommands[0] for name, row in _named("module").items()}
 """Launchers that are Python's modules too."""

@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path, PurePath
 
+from hpcprof.common.paths import read_table
 from hpcprof.node.program_words import (
     MODULES,
     PYTHON,
@@ -21,12 +22,9 @@ JAX_MODULES = {"jax", "flax", "optax", "equinox", "haiku"}
 _IMPORT = re.compile(r"^[ \t]*(?:import|from)[ \t]+(\w+(?:[ \t]*,[ \t]*\w+)*)", re.MULTILINE)
 _SCRIPT_SUFFIXES = (".py", ".sh", ".bash")
 
-_OPTIONS_WITHOUT_VALUE = {
-    *("--standalone", "--run-path", "--use-env", "--no-python", "--module", "-m", "--multi-gpu", "--cpu"),
-    *("--use-deepspeed", "--use-fsdp", "--use-megatron-lm", "--same-network", "--quiet", "-q", "--debug"),
-    *("--duplicate-stdout-filters", "--virtual-local-rank", "--enable-cpu-affinity", "--use-xpu"),
-}
-"""Options of torchrun and accelerate without a value."""
+_TABLE = read_table(Path(__file__).with_name("launcher_options.txt"))
+LAUNCHER_OPTIONS = {name: marks.split() for names, marks in _TABLE for name in names.split()}
+"""What is known of options of torchrun and accelerate, as the table says."""
 
 
 def default_job_name(command: Sequence[str]) -> str:
@@ -116,7 +114,7 @@ def launcher_options(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
         if option == "--":
             break
         option = option.replace("_", "-")
-        if not equals and option not in _OPTIONS_WITHOUT_VALUE and remaining:
+        if not equals and "flag" not in LAUNCHER_OPTIONS.get(option, ()) and remaining:
             value = remaining.pop(0)
         options[option] = value
     return options, remaining

@@ -7,6 +7,7 @@ import msgspec
 
 from hpcprof.common.errors import UsageError, about, unknown
 from hpcprof.common.paths import working_folder
+from hpcprof.node.program_words import WORKER_LAUNCHERS
 from hpcprof.runs.config import named_targets
 from hpcprof.runs.job import Job
 from hpcprof.runs.job_name import default_job_name
@@ -16,7 +17,7 @@ from hpcprof.submit.jobs.explain import origins_named
 from hpcprof.submit.jobs.job import OPTIONS, JobSpec
 from hpcprof.submit.jobs.merge import merged, site_of
 from hpcprof.submit.jobs.presence import profiler_at
-from hpcprof.submit.jobs.workers import WORKER_LAUNCHERS, launchers_within, workers_of
+from hpcprof.submit.jobs.workers import launchers_within, workers_of
 from hpcprof.submit.profilers import find_profiler
 from hpcprof.submit.profilers.base import NONE, target_of
 from hpcprof.submit.profilers.inspector import INSPECTOR

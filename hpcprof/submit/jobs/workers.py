@@ -18,16 +18,18 @@ from hpcprof.common.errors import UsageError
 from hpcprof.common.masking import masked_command
 from hpcprof.common.yaml_file import read_document
 from hpcprof.node import program_words
-from hpcprof.node.program_words import LAUNCHERS, PYTHON, Command, commands, launcher_of, module_of
-from hpcprof.runs.job import Job
-from hpcprof.runs.job_name import launcher_options
-from hpcprof.submit.sites.model import Site
-
-WORKER_LAUNCHERS = (
-    *("torchrun", "accelerate", "deepspeed", "ray", "composer", "colossalai", "fabric", "lightning", "tune"),
-    *("axolotl", "llamafactory-cli"),
+from hpcprof.node.program_words import (
+    LAUNCHERS,
+    PYTHON,
+    WORKER_LAUNCHERS,
+    Command,
+    commands,
+    launcher_of,
+    module_of,
 )
-"""Launchers that start the workers of one node, and need all of it."""
+from hpcprof.runs.job import Job
+from hpcprof.runs.job_name import LAUNCHER_OPTIONS, launcher_options
+from hpcprof.submit.sites.model import Site
 
 BY_RANK = "-- bash -c 'case $RANK in 0) exec ./a ;; *) exec ./b ;; esac'"
 """A command by which ranks run several programs."""
@@ -35,18 +37,6 @@ BY_RANK = "-- bash -c 'case $RANK in 0) exec ./a ;; *) exec ./b ;; esac'"
 _PROFILERS = ("nsys", "ncu", "rocprofv3", "unitrace")
 _SUBMITTERS = ("sbatch", "qsub", "bsub")
 _DIRECTIVE = re.compile(r"^#(SBATCH|PBS|BSUB|flux:|COBALT|MSUB|PJM)\s", re.MULTILINE)
-
-_JOB_OPTIONS = {
-    *("--nproc-per-node", "--nnodes", "--rdzv-backend", "--rdzv-endpoint", "--standalone", "--no-python"),
-    *("--node-rank", "--master-addr", "--master-port", "--num-processes", "--num-machines", "--module", "-m"),
-    *("--machine-rank", "--main-process-ip", "--main-process-port"),
-}
-"""Options of torchrun and accelerate that the job sets itself."""
-
-_PARALLEL_OPTIONS = {
-    *("--multi-gpu", "--cpu", "--use-deepspeed", "--use-fsdp", "--use-megatron-lm", "--tpu", "--use-xpu"),
-}
-"""Options of accelerate that choose how a program is distributed."""
 
 
 class Workers(msgspec.Struct, frozen=True):
@@ -85,13 +75,14 @@ def _split_launcher(
         return None
     accelerate_options = []
     for option, value in options.items():
-        if option not in _JOB_OPTIONS:
+        if "job" not in LAUNCHER_OPTIONS.get(option, ()):
             # accelerate knows underscores alone, and torchrun both.
             accelerate_options += [option[:2] + option[2:].replace("-", "_"), *([value] if value else [])]
     if name == "accelerate":
         # YAML reads a bare NO as false.
         strategy = config.get("distributed_type", "--config-file" in options and "unknown") or "NO"
-        if count * nodes > 1 and strategy in ("NO", "MULTI_CPU") and not options.keys() & _PARALLEL_OPTIONS:
+        is_chosen = any("parallel" in LAUNCHER_OPTIONS.get(option, ()) for option in options)
+        if count * nodes > 1 and strategy in ("NO", "MULTI_CPU") and not is_chosen:
             accelerate_options.append("--multi_gpu")
         with_deepspeed = "--use-deepspeed" in options or strategy == "DEEPSPEED"
         if nodes > 1 and with_deepspeed and "--deepspeed-multinode-launcher" not in options:
