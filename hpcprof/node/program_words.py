@@ -51,24 +51,24 @@ def _read_rows() -> Iterator[Row]:
         yield Row(kind, names.split(), subcommands.split(), int(words), options.split())
 
 
-def _named(*kinds: str) -> Dict[str, Row]:
+def _rows_by_name(*kinds: str) -> Dict[str, Row]:
     return {name: row for row in _ROWS if row.kind in kinds for name in row.names}
 
 
 _ROWS = list(_read_rows())
-RUNNERS = _named("runner", "engine")
+RUNNERS = _rows_by_name("runner", "engine")
 """Programs that run the rest of their words, by name."""
 
-ENGINES = frozenset(_named("engine"))
+ENGINES = frozenset(_rows_by_name("engine"))
 """Runners that run their words in a container of an image."""
 
-LAUNCHERS = {name: row.subcommands for name, row in _named("launcher", "workers").items()}
+LAUNCHERS = {name: row.subcommands for name, row in _rows_by_name("launcher", "workers").items()}
 """Programs that start ranks or workers themselves, with the subcommands that do."""
 
-WORKER_LAUNCHERS = frozenset(_named("workers"))
+WORKER_LAUNCHERS = frozenset(_rows_by_name("workers"))
 """Launchers that start the workers of one node, and need all of it."""
 
-MODULES = {name: row.subcommands[0] for name, row in _named("module").items()}
+MODULES = {name: row.subcommands[0] for name, row in _rows_by_name("module").items()}
 """Launchers that are Python's modules too."""
 
 _STARTING_FUNCTION = re.compile(
