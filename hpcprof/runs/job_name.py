@@ -24,7 +24,7 @@ _SCRIPT_SUFFIXES = (".py", ".sh", ".bash")
 
 _TABLE = read_table(Path(__file__).with_name("launcher_options.txt"))
 LAUNCHER_OPTIONS = {name: marks.split() for names, marks in _TABLE for name in names.split()}
-"""What is known of options of torchrun and accelerate, as the table says."""
+"""Options of torchrun and accelerate, with their marks in the table."""
 
 
 def default_job_name(command: Sequence[str]) -> str:
