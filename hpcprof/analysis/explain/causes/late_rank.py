@@ -291,13 +291,13 @@ LATE_RANK_HOST = CauseDeclaration(
     meaning="the other ranks wait for a rank whose host is late",
     about="one or few ranks come late to collectives because of their host, in each step or in turn; "
     "`where` is the range that makes them late",
-    remedy="Look at what {ranks} does in {where} that the others do not: input of another size, logging or "
-    "checkpoints on one rank, cores shared with other processes (check --cpu-bind).",
+    remedy="Look for work of {ranks} in {where} that the others do not have: input of another size, "
+    "logging or checkpoints on one rank, cores shared with other processes (check --cpu-bind).",
     place_remedies=(
         PlaceRemedy(
             ("mpi_",),
-            "Balance the work of {where}: {ranks} has more of it than the others, or is slower (check "
-            "--cpu-bind, other processes on its cores, and the clocks of its node).",
+            "Balance the work of {where}: {ranks} took longer for it than the others. There is more of it, "
+            "or cores are slower (check --cpu-bind, other processes on them, and the clocks of nodes).",
         ),
         PlaceRemedy(
             INPUT,

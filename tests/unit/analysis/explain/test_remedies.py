@@ -129,3 +129,10 @@ def test_a_program_that_replays_a_graph_is_not_told_to_make_one(cause: str, call
 @pytest.mark.parametrize("cause", OF_MEMORY)
 def test_a_finding_on_memory_keeps_its_own_remedy(cause: Cause) -> None:
     assert remedy_for("jax", finding(5, cause=cause)) == "Prefetch."
+
+
+@pytest.mark.parametrize("where", ["step", "between MPI_Waitall and MPI_Irecv"])
+def test_advice_about_late_hosts_is_a_sentence_for_several_ranks_too(where: str) -> None:
+    advice = find_cause(Cause.LATE_RANK_HOST).advise(where, (2, 3))
+    assert "these ranks" in advice
+    assert not re.search(r"these ranks \w+s\b|\bits\b", advice)
