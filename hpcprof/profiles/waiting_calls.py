@@ -19,6 +19,8 @@ QUERY = -2
 
 # Calls of CUDA and HIP with the suffixes of versions and of the default stream: _v3020, _ptsz, _spt.
 _CALL = re.compile(r"(?:cu(?:da)?|hip)(Event|Stream|Ctx|Device|Thread)(Synchronize|WaitEvent|Query)(?:_\w+)?")
+# The calls that wait for an array of JAX: of Python, and of the runtime for it and for reads of values.
+XLA_WAIT = re.compile(r"block_until_ready|\w*Buffer::Await")
 # Unified Runtime of oneAPI 2025.2 and earlier, and of later versions.
 _GRAPH_LAUNCH = re.compile(r"GraphLaunch|urCommandBufferEnqueueExp|urEnqueueCommandBufferExp")
 _KINDS_BY_NAME = {
@@ -71,5 +73,7 @@ def waits_for_stream(name: str) -> bool:
 
 
 def _kind(name: str) -> int:
+    if XLA_WAIT.fullmatch(name):
+        return SyncKind.EVENT
     match = _CALL.fullmatch(name)
     return _KINDS_BY_NAME.get(match[1] + match[2], UNKNOWN) if match else UNKNOWN

@@ -153,6 +153,7 @@ def profile(
     seed: int | None = None,
     cut_kernel: bool = False,
     run_id: int | None = None,
+    waits: bool = False,
 ) -> bytes:
     """Return a profile of ``STEPS`` steps, each a copy and three kernels on every GPU.
 
@@ -168,6 +169,8 @@ def profile(
         Written as JAX 0.11 does on a GPU beside one of another process, whose executions have this number and
         those that follow: calls do not tell their operation, and a second GPU is seen, but not used. The
         recording begins inside the first call of the program.
+    waits : bool
+        Each step ends with ``block_until_ready``, as the profiler of Python and that of XLA record it.
     """
     metadata, host = Plane("/host:metadata"), Plane("/host:CPU")
     of_program: dict[str, Value] = {"Hlo Proto": hlo(), "program_id": PROGRAM}
@@ -196,6 +199,9 @@ def profile(
                     called: dict[str, Value] = {"run_id": run_id + step, "num_addressable_devices": 1}
                     called |= {"num_replicas": 1, "num_partitions": 2}
                     host.event(python, f"X::Execute ({MODULE})", at + 2300, 8800, **called)
+                if waits:
+                    host.event(python, "$api.py:3105 block_until_ready", at + 11_500, 3000)
+                    host.event(python, "CommonPjRtBuffer::Await", at + 11_600, 2800)
                 host.event(python, "ParseArguments", at + 2300, 50)
                 host.event(python, "$train.py:12 main", at, 10)
             host.event(thread, f"{MODULE}:XLA GPU module", at + 3000, 8000)

@@ -305,6 +305,9 @@ def test_the_store_has_a_run_from_its_own_analyses_on_until_a_rank_changes(datab
     store, run = opened(database), RunRow(id="run", path="/run")
     store.put_profiles(run, [RankResults(profile(), {})])
     assert not store.has_run("run")
+    # An explanation of a run whose collect was interrupted.
+    assert store.put_analyses("run", -1, {"profiler_cost": no_rows("unknown")}, {0: "0" * 64})
+    assert not store.has_run("run")
     assert store.put_run("run", {"steps": no_rows("too few")}, {0: "0" * 64})
     assert store.has_run("run")
     store.put_profiles(run, [RankResults(profile(), {})])

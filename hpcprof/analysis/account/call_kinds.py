@@ -3,6 +3,8 @@
 import re
 from enum import IntEnum
 
+from hpcprof.profiles.waiting_calls import XLA_WAIT
+
 
 class CallKind(IntEnum):
     """The kind of a call of the host."""
@@ -29,7 +31,7 @@ _KINDS = (
     (re.compile(r"Free"), CallKind.FREE),
     (re.compile(r"Malloc|Alloc|HostRegister|MemCreate|Mem(Unm|M)ap"), CallKind.ALLOCATE),
     (re.compile(r"StreamWaitEvent"), CallKind.STREAM_WAIT),
-    (re.compile(r"Synchronize"), CallKind.WAIT),
+    (re.compile(rf"Synchronize|{XLA_WAIT.pattern}"), CallKind.WAIT),
     (re.compile(r"EventRecord"), CallKind.RECORD),
 )
 """The kind of a call that launches nothing, by the first pattern that its name contains."""

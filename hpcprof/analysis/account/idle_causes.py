@@ -80,6 +80,9 @@ _CAUSE_OF_BLOCKING_CALL = {
 _BATCH_OF_GAPS = 1 << 16
 """Number of gaps that are explained at a time, which limits the memory."""
 
+_LONG_CALL_NS = 100_000
+"""Minimum length in ns of a launch call that holds its thread up, such as one that loads a kernel's code."""
+
 _LAG_NS = 10_000
 """Default time from a launch call to the start of the operation, in ns."""
 
@@ -131,7 +134,8 @@ def idle_causes(timeline: Timeline) -> Outcome:
     ``idle_ns_per_step`` is the mean over the steps, and ``gaps`` the number of gaps with the cause; a last
     step without an end does not count, as in `step_kinds`. ``range`` is the innermost range of the launching
     thread, or otherwise of the thread that marks the steps; ``api`` is the call of the launching thread.
-    Until its launch call begins, an operation waits for the host, and then for the launch.
+    Until its launch call begins, or a long one returns, an operation waits for the host, and then for the
+    launch.
 
     Without work on a GPU, the host is idle while no operator is executed and no collective runs. The cause is
     ``host``, and ``range`` is the range of the thread that marks the steps.
@@ -368,7 +372,9 @@ def _gaps(timeline: Timeline, idle: Intervals) -> _Gaps:
     del starts, ends, by_start, by_end  # The columns of all operations take much memory.
     call = launch_calls(timeline)[following]
     call[following == NONE] = NONE
-    begun = at(timeline.calls.start, call)
+    begun, returned = at(timeline.calls.start, call), at(timeline.calls.end, call)
+    # An operation that begins after a long call has returned was given to the GPU at its end.
+    enqueued = np.where((returned - begun > _LONG_CALL_NS) & (returned <= end), returned, begun)
     device, stream, category = timeline.of_operations("device", "stream", "category")
     return _Gaps(
         number=np.arange(len(start)),
@@ -378,7 +384,7 @@ def _gaps(timeline: Timeline, idle: Intervals) -> _Gaps:
         begun=begun,
         # Without a next operation, the GPU waits for the host until the end of the steps.
         launched=np.select(
-            (following == NONE, call == NONE), (end, start), default=np.clip(begun, start, end)
+            (following == NONE, call == NONE), (end, start), default=np.clip(enqueued, start, end)
         ),
         holding=np.full(len(start), NONE),
         held=np.zeros(len(start), np.int64),

@@ -80,6 +80,7 @@ from hpcprof.analysis.steps.run_step import StepSeries, kinds_of_steps, steady_s
 from hpcprof.analysis.steps.step_ranges import steps_of
 from hpcprof.profiles.columns.unique import name_matches
 from hpcprof.profiles.kernel_names import short_name
+from hpcprof.profiles.readers.nsys import NSYS
 from hpcprof.profiles.timeline import Category, Floats, Timeline
 
 _NCU_UNSUPPORTED = re.compile("AMD|gfx|roc|Intel|unitrace|TPU|ascend")
@@ -323,8 +324,8 @@ def most_blocks(timelines: Iterable[Timeline], kernel: str) -> int:
     for timeline in timelines:
         kernels = timeline.kernels
         kernels = kernels.take(name_matches(timeline, kernels.name, lambda text: _plain_name(text) == kernel))
-        # Profiles without shapes have blocks of one thread.
-        has_shape = kernels.block.prod(axis=1) > 1
+        # Profiles without shapes have blocks of one thread; exports of nsys always have shapes.
+        has_shape = (kernels.block.prod(axis=1) > 1) | (timeline.origin.kind == NSYS.name)
         most = max(most, int(kernels.grid.prod(axis=1)[has_shape].max(initial=0)))
     return most
 

@@ -11,6 +11,7 @@ A saving is what the step gains without the cause, not the size of the symptom. 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
+from operator import itemgetter
 
 import numpy as np
 
@@ -33,6 +34,9 @@ _MIN_NARROW_SHARE = 0.9
 
 _MIN_TELLING_SHARE = 0.75
 """The same for a cause that explains a broader one."""
+
+_MIN_SINGLE_SHARE = 0.6
+"""The same for a cause in a place of its own, if the best saving is that of a host slow in all it does."""
 
 _MAX_ABSORBED_SHARE = 0.5
 """Maximum share of its saving that an alternative still has after the finding is removed."""
@@ -271,9 +275,8 @@ class Search:
         """Return the narrowest candidate that saves about as much as the best one; None without one."""
         if not savings:
             return None
-        best = max(saving for saving, _ in savings)
-        least = {True: _MIN_TELLING_SHARE * best, False: _MIN_NARROW_SHARE * best}
-        near_best = (item for saving, item in savings if saving >= least[item.has(Trait.TELLING)])
+        best, broadest = max(savings, key=itemgetter(0))
+        near_best = (item for saving, item in savings if saving >= _least_share(item, broadest) * best)
         narrow = min(near_best, key=_breadth)
         if narrow.has(Trait.BROAD):
             same_cause = [(saving / best, item) for saving, item in savings if item.cause is narrow.cause]
@@ -389,6 +392,13 @@ def _steps_with_gain(gained: Floats) -> Mask | None:
         and gained[chosen].sum() >= _MIN_SAVING_IN_STEPS * order.sum()
     )
     return chosen if few else None
+
+
+def _least_share(candidate: Candidate, best: Candidate) -> float:
+    """Return the minimum share of the best candidate's saving with which another one is the finding."""
+    if best.has(Trait.BROAD) and not candidate.has(Trait.BROAD) and candidate.where != best.where:
+        return _MIN_SINGLE_SHARE
+    return _MIN_TELLING_SHARE if candidate.has(Trait.TELLING) else _MIN_NARROW_SHARE
 
 
 def _breadth(candidate: Candidate) -> tuple[bool, int, bool, bool, float, int]:

@@ -25,7 +25,7 @@ from hpcprof.analysis.steps.wall_time import (
 )
 from hpcprof.common.memoize import computed_once
 from hpcprof.common.units import counted, format_ns
-from hpcprof.profiles.columns.intervals import grouped_length
+from hpcprof.profiles.columns.intervals import Intervals, grouped_length
 from hpcprof.profiles.columns.unique import number_texts, numbered
 from hpcprof.profiles.timeline import AFTER_ALL, NO_NAME, Ints, Timeline
 
@@ -54,9 +54,12 @@ def phases(timeline: Timeline) -> Outcome:
     ranges = timeline.ranges.take(children.rows)
     rest_id = len(children.names)
     start, end, _ = project(timeline, ranges)
-    span = _Lengths.of_unions(children.owner, children.phase, start, end)
-    span_of_rest = _Lengths.of_unions(
-        *_outside_phases(timeline, children.segments, steps_of(timeline), rest_id)
+    span, span_of_rest = (
+        _Lengths.of_unions(step, phase, *_from_front(timeline, step, start, end))
+        for step, phase, start, end in (
+            (children.owner, children.phase, start, end),
+            _outside_phases(timeline, children.segments, steps_of(timeline), rest_id),
+        )
     )
     phase_ids = children.in_order()
     spans = [(span_of_rest if p == rest_id else span).of_phase(p) for p in phase_ids]
@@ -189,6 +192,15 @@ def _outside_phases(
     none = np.zeros(len(steps), np.int64)
     step = np.concatenate((step, np.arange(len(steps))))
     return step, np.full(len(step), rest_id), np.append(first, none), np.append(last, none)
+
+
+def _from_front(timeline: Timeline, step: Ints, start: Ints, end: Ints) -> Intervals:
+    """Return intervals on the GPU from the front of their step on.
+
+    Work of a step may begin before it where the capture began with a full queue.
+    """
+    front = step_intervals(timeline).start[step]
+    return np.minimum(np.maximum(start, front), end), end
 
 
 def distribution(values: Ints) -> dict[str, Any]:

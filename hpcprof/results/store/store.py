@@ -64,6 +64,8 @@ if TYPE_CHECKING:
 
 
 _RecordT = TypeVar("_RecordT", bound=msgspec.Struct)
+_RUN_ANALYSIS = "steps"
+"""An analysis that only the collect of a run stores, with rows or a reason; an explanation stores others."""
 _LAZY_REASON = "not computed yet: hpcprof report RUN --analysis {} computes it"
 
 
@@ -193,7 +195,7 @@ class Store(Database):
                         missing[rank].append(name)
                 elif not ranks or not has_run_analyses(connection, run_id):
                     continue
-                elif not has_run_analyses(connection, run_id, [name]):
+                elif not has_run_analyses(connection, run_id, name):
                     missing[WHOLE_RUN].append(name)
         return missing
 
@@ -524,10 +526,10 @@ def ranks_with(connection: Connection, run_id: str, name: str) -> set[int]:
     return set(connection.execute(rows.union(reasons)).scalars())
 
 
-def has_run_analyses(connection: Connection, run_id: str, names: Sequence[str] = ()) -> bool:
-    """Return whether analyses that span the ranks, by default any, are stored: one has rows or a reason."""
-    rows = [exists().where(TABLES[name].c.run_id == run_id) for name in names or RUN_TABLES]
-    reason = exists().where(REASONS.c.run_id == run_id, REASONS.c.rank == WHOLE_RUN)
-    if names:
-        reason = reason.where(REASONS.c.analysis.in_(names))
-    return bool(connection.execute(select(or_(reason, *rows))).scalar())
+def has_run_analyses(connection: Connection, run_id: str, name: str = _RUN_ANALYSIS) -> bool:
+    """Return whether an analysis that spans the ranks is stored, by default all: it has rows or a reason."""
+    rows = exists().where(TABLES[name].c.run_id == run_id)
+    reason = exists().where(
+        REASONS.c.run_id == run_id, REASONS.c.rank == WHOLE_RUN, REASONS.c.analysis == name
+    )
+    return bool(connection.execute(select(or_(reason, rows))).scalar())

@@ -27,6 +27,8 @@ def calls(*rows: tuple[int, int, int]) -> ApiCalls:
         ("cudaThreadSynchronize_v3020", SyncKind.DEVICE),
         ("cudaEventSynchronize_v3020", SyncKind.EVENT),
         ("cuEventSynchronize", SyncKind.EVENT),
+        ("block_until_ready", SyncKind.EVENT),
+        ("CommonPjRtBuffer::Await", SyncKind.EVENT),
         ("cudaStreamWaitEvent_v3020", SyncKind.STREAM_WAIT),
         ("cuStreamWaitEvent_ptsz", SyncKind.STREAM_WAIT),
         ("cudaEventQuery_v3020", QUERY),

@@ -20,9 +20,11 @@ _KINETO_WORDS = re.compile(
 _MAX_MERGED_BYTES = 4 << 20
 _PID = rb'"pid"\s*:\s*"?(\d{1,9}\b|(?:\[|(?i:rank))[^"]*)'
 _CALL = rb'"cat"\s*:\s*"(?:cuda|hip|xpu)_runtime"[^{}]*?"name"\s*:\s*"\w*Launch'
-_LAUNCH = re.compile(_CALL + rb'\w*"[^{}]*?' + _PID)
+_RANK = rb'(?:[^{}]*\{[^{}]*?"rank"\s*:\s*(\d{1,5})\b)?'
+"""The rank of an event among its arguments, as TraceLens writes it where it merges traces."""
+_LAUNCH = re.compile(_CALL + rb'\w*"[^{}]*?' + _PID + _RANK)
 # Slow, as every event has a pid: looked for where no launch has the order of Kineto.
-_PID_FIRST = re.compile(_PID + rb"[^{}]*?" + _CALL)
+_PID_FIRST = re.compile(_PID + rb"[^{}]*?" + _CALL + _RANK)
 _LABELLED_PROCESS = re.compile(
     rb'"?(?:\[((?:[A-Z]{1,4}\d{1,3}-?){1,4})\] |(?i:rank)[ _-]?(\d{1,5})\D*)(\d{1,9})?"?'
 )
@@ -42,18 +44,26 @@ def several_ranks(path: Path) -> SeveralRanks | None:
 
     Kineto records one process. The others that a tool merges with it, such as data loaders, launch nothing.
     """
-    processes = sorted({*_launching_processes(path)})
-    return SeveralRanks(tuple((process,) for process in processes)) if len(processes) > 1 else None
+    ranks = dict(_launching_processes(path))
+    if len(ranks) < 2:
+        return None
+    by_rank = sorted((rank, process) for process, rank in ranks.items() if rank is not None)
+    if len({rank for rank, _ in by_rank}) == len(ranks):
+        return SeveralRanks(tuple((process,) for _, process in by_rank), tuple(rank for rank, _ in by_rank))
+    return SeveralRanks(tuple((process,) for process in sorted(ranks)))
 
 
-def _launching_processes(path: Path) -> Iterator[int]:
-    """Yield the processes of launches. SGLang merges whole traces one after another: all of them are read."""
+def _launching_processes(path: Path) -> Iterator[tuple[int, int | None]]:
+    """Yield the processes of launches, with their ranks where the trace has them.
+
+    SGLang merges whole traces one after another: all of them are read.
+    """
     with open_packed(path) as file, reading_packed(path):
         while text := file.read(_MAX_MERGED_BYTES):
-            for written in _LAUNCH.findall(text) or _PID_FIRST.findall(text):
+            for written, rank in _LAUNCH.findall(text) or _PID_FIRST.findall(text):
                 process = int(written) if written.isdigit() else labelled_process(written)
                 if process is not None:
-                    yield process
+                    yield process, int(rank) if rank else None
             if b'"[' not in text:
                 return
 

@@ -36,10 +36,13 @@ from hpcprof.profiles.timeline import (
     Style,
     concatenate,
 )
+from hpcprof.profiles.waiting_calls import XLA_WAIT
 
 _XLA_THREAD = re.compile(r"tf_|py_xla|Host Threads/|pjrt|xla", re.IGNORECASE)
 _RUNTIME_THREAD = "Host Threads/"
 _API = re.compile(r"(?:cu|cuda|hip)[A-Z]\w*")
+_PYTHON_FUNCTION = re.compile(r"\$\S+ ")
+"""The file and line that the name of a Python function begins with."""
 _JITTED_FUNCTION = "PjitFunction("
 _MODULE = ":XLA GPU module"
 _STEP = "StepMarker"
@@ -142,6 +145,8 @@ class _Threads:
         self._correlation = correlation
         self._is_call = (correlation != NOT_GIVEN) | plane.matching(_API.fullmatch)
         self._op_texts, self._op = plane.texts("hlo_op")
+        waits = self._waits_for_gpus() if gpus else np.empty(0, np.int64)
+        self._is_call[waits] = True
         self._is_op = (self._op != NOT_GIVEN) & ~self._is_call & (not gpus)
         self._program = plane.numbers("program_id")
         for gpu in gpus:
@@ -157,7 +162,10 @@ class _Threads:
             Operators, (self._operators(launched), self._operators(on_devices.take(~collective)))
         )
         name = self._plane.metadata_name
-        called = map_unique(self._plane.metadata_id[calls], lambda key: self._strings.add(name(key) or None))
+        called = map_unique(
+            self._plane.metadata_id[calls],
+            lambda key: self._strings.add(_PYTHON_FUNCTION.sub("", name(key)) or None),
+        )
         return HostTables(
             ApiCalls(**self._columns(calls), name=called, correlation=self._correlation[calls]),
             concatenate(Ranges, (self._ranges(), self._modules())),
@@ -165,6 +173,15 @@ class _Threads:
             self._collectives(launched),
             self._collectives(on_devices.take(collective)),
         )
+
+    def _waits_for_gpus(self) -> Ints:
+        """Return the events in which a thread waits for an array, without what they do inside."""
+        plane = self._plane
+        events = np.flatnonzero(
+            plane.matching(lambda name: XLA_WAIT.fullmatch(_PYTHON_FUNCTION.sub("", name)))
+        )
+        groups = [events[rows] for _, rows in rows_by_key(plane.line[events])] if len(events) else [events]
+        return np.concatenate([rows[outermost(plane.start[rows], plane.end[rows])] for rows in groups])
 
     def _columns(self, rows: Ints) -> IntColumns:
         plane = self._plane

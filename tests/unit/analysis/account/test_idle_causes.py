@@ -114,6 +114,23 @@ def test_a_call_that_lasts_until_the_gpu_is_empty_is_the_cause_as_long_as_it_blo
     }
 
 
+def test_a_long_launch_call_holds_the_host_up_until_it_returns() -> None:
+    """Rebuilt from a public trace, whose first launch of a kernel took 6.5 ms to load its code."""
+    step = [(0, 8 * MS, "iteration", 0)]
+    profile = timeline([(1 * MS, 2 * MS, COMP, MS - 10), (7 * MS, 8 * MS, COMP, 2 * MS + 100)], step)
+    name = profile.strings[profile.calls.name[0]]
+
+    def lasting(end: int) -> dict[tuple[str, str | None, str | None], int]:
+        calls = replace(profile.calls, end=np.array([MS - 5, end]))
+        return causes(replace(profile, calls=calls))
+
+    loading = lasting(7 * MS - 50)
+    assert loading["launch", "iteration", name] == 50 + 10
+    assert loading["host", "iteration", name] == 5 * MS - 150
+    # An operation that begins inside its call was given to the GPU before.
+    assert lasting(7 * MS + 50)["launch", "iteration", name] == 5 * MS - 100 + 10
+
+
 def test_a_synchronization_that_ended_before_the_gpu_was_idle_is_not_the_cause() -> None:
     profile = timeline([(10, 100, COMP, 1), (330, 1000, COMP, 300)], STEP)
     found = causes(with_calls(profile, [(30, 90, "cudaStreamSynchronize", MAIN)]))

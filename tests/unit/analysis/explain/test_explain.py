@@ -607,6 +607,17 @@ def test_a_synchronization_does_not_mask_a_narrower_cause_and_is_its_alternative
     assert not more
 
 
+def test_a_long_pause_comes_before_a_host_that_could_hide_most_of_it_by_launching_faster() -> None:
+    def program(load: int, between: int) -> list[Instruction]:
+        launches = tuple(part for _ in range(20) for part in (Host(between), Launch(1 * MS)))
+        return [Place("load", (Host(load),)), Place("forward", launches)]
+
+    now = program(10 * MS, 1100 * US)
+    first = explained(now).shown()[0]
+    assert (first.cause, first.where) == (Cause.HOST_WORK, "load")
+    assert first.saving_ns == pytest.approx(elapsed(now) - elapsed(program(0, 1100 * US)), rel=0.05)
+
+
 @pytest.mark.parametrize("waits", [(), (Wait(),)])
 def test_a_host_that_is_too_slow_for_the_gpu_everywhere_is_named_with_its_ranges(
     waits: tuple[Instruction, ...],
@@ -896,9 +907,12 @@ def test_a_hidden_cost_names_the_finding_after_which_it_limits_the_step() -> Non
 
 def test_the_most_blocks_of_a_kernel_are_known_where_the_profile_has_shapes() -> None:
     """Rebuilt from a public export: a kernel with one block of 256 threads took 1 s on an A100."""
-    whole = made.timeline([(10, 20, made.COMP, 5, 0), (30, 40, made.COMP, 25, 0)])
+    exported = made.timeline([(10, 20, made.COMP, 5, 0), (30, 40, made.COMP, 25, 0)])
+    whole = replace(exported, origin=replace(exported.origin, kind="torch"))
     shapes = {"grid": np.array([[1, 1, 1], [3, 2, 1]]), "block": np.array([[256, 1, 1], [1, 1, 1]])}
     kernels = replace(whole.kernels, **shapes)
     strings = np.array(["add<float>(int)", *whole.strings[1:]], object)
     assert most_blocks([replace(whole, kernels=kernels, strings=strings)], "add") == 1
     assert most_blocks([whole], "kernel") == 0 and most_blocks([whole], "add") == 0
+    # A kernel of one thread, which an export of nsys tells from one without a shape.
+    assert most_blocks([replace(exported, strings=strings)], "add") == 1

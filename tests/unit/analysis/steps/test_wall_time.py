@@ -52,6 +52,15 @@ def test_a_single_step_begins_with_its_host_unless_the_gpu_does_earlier_work() -
     assert times(timeline([kernel, (620 * MS, 780 * MS, COMP, 619 * MS)], two))[0][1] == 400 * MS
 
 
+def test_a_phase_spans_the_gpu_from_the_front_of_its_step_on() -> None:
+    """Rebuilt from a public trace of a decoding step behind a full queue: the rest spanned 45 steps."""
+    early, late = (1 * MS, 2 * MS, COMP, MS // 2, 0, 0, 9), (91 * MS, 95 * MS, COMP, 2 * MS)
+    ranges = [(0, 400 * MS, "ProfilerStep#6"), (3 * MS, 300 * MS, "decode")]
+    rows = phases(timeline([early, late, (220 * MS, 380 * MS, COMP, 219 * MS)], ranges)).rows
+    spans = dict(zip(rows["phase"], rows["gpu_span_p50_ns"], strict=True))
+    assert spans == {"decode": 160 * MS, "(rest)": 4 * MS}
+
+
 def test_the_front_is_the_first_start_of_any_thread_and_stream() -> None:
     work = [(40, 60, COMP, 5), (20, 30, COMM, 6, 1, 0, 9), (130, 140, COMP, 110)]
     assert times(timeline(work, TWO_STEPS))[0] == [0, 110, 40]

@@ -17,6 +17,7 @@ from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.columns.joins import launch_pairs
 from hpcprof.profiles.host_memory import HostMemory, host_memory_of_name
 from hpcprof.profiles.losses import LossKind
+from hpcprof.profiles.readers.declaration import SeveralRanks
 from hpcprof.profiles.readers.kineto.rank_identity import several_ranks
 from hpcprof.profiles.readers.kineto.reader import read
 from hpcprof.profiles.readers.kineto.stamps import nanoseconds, times
@@ -474,6 +475,23 @@ def test_processes_that_a_tool_merged_into_a_trace_are_ranks_with_their_own_kern
     # Each process has its own collective, though both number theirs alike.
     assert timeline.collectives.process.tolist() == [100, 200]
     assert several_ranks(write(tmp_path / "one.json", *process(100))) is None
+
+
+def test_the_ranks_that_a_tool_writes_into_the_events_of_a_merged_trace_are_those_of_the_processes(
+    tmp_path: Path,
+) -> None:
+    """As TraceLens writes them, with processes in any order."""
+
+    def process(pid: int, rank: int) -> list[dict[str, Any]]:
+        call = {"ph": "X", "cat": "cuda_runtime", "name": "hipLaunchKernel", "pid": pid, "tid": pid}
+        arguments = {"correlation": pid, "grid": [1, 1, 1], "rank": rank, "pid_raw": pid}
+        return [{**call, "ts": 1 + pid, "dur": 1, "args": arguments}, {**KERNEL, "ts": 10 + pid}]
+
+    path = write(tmp_path / "merged.json", *process(100, 5), *process(200, 3))
+    assert several_ranks(path) == SeveralRanks(((200,), (100,)), (3, 5))
+    # Ranks that do not tell the processes apart are not taken.
+    path = write(tmp_path / "equal.json", *process(100, 5), *process(200, 5))
+    assert several_ranks(path) == SeveralRanks(((100,), (200,)))
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hpcprof.analysis.account.call_kinds import CallKind, kind_of_call
 from hpcprof.analysis.framework.outcome import analyze_rank
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.analysis.steps.step_ranges import steps_of
@@ -17,6 +18,7 @@ from hpcprof.profiles.host_memory import HostMemory
 from hpcprof.profiles.readers.discovery import read_profile
 from hpcprof.profiles.readers.xplane.wire import Damage, columns_of, fields_of
 from hpcprof.profiles.timeline import NO_CORRELATION, Category, Timeline
+from hpcprof.profiles.waiting_calls import host_waits
 from tests.data import xplane_profile as made
 
 
@@ -111,6 +113,17 @@ def test_a_process_beside_others_numbers_executions_as_they_do(tmp_path: Path) -
     assert {name for name, count in names.items() if count < made.STEPS - 1} == {
         f"XlaModule:#hlo_module=jit_step,run_id={70 + step}#" for step in range(made.STEPS)
     }
+
+
+def test_a_wait_for_an_array_is_one_call_that_the_host_waits_in(tmp_path: Path) -> None:
+    found = read(tmp_path / "a.xplane.pb", made.profile(waits=True))
+    waiting = [bool(host_waits(name or "")) for name in found.names(found.calls.name)]
+    calls = found.calls.take(np.array(waiting))
+    assert (len(calls), {*found.names(calls.name)}) == (made.STEPS, {"block_until_ready"})
+    assert {*(calls.end - calls.start).tolist()} == {3000}
+    (thread,) = {*found.ranges.thread[[name == "load" for name in found.names(found.ranges.name)]].tolist()}
+    assert {*calls.thread.tolist()} == {thread}
+    assert kind_of_call("block_until_ready") == kind_of_call("CommonPjRtBuffer::Await") == CallKind.WAIT
 
 
 def test_calls_have_the_operation_of_what_they_launch(tmp_path: Path) -> None:
