@@ -1294,7 +1294,7 @@ def test_arguments_arrive_as_they_were_given_and_never_run(
 @pytest.mark.parametrize("shell", SHELLS)
 def test_ranks_share_gpus_in_blocks_unless_the_scheduler_gave_fewer(shell: str, tmp_path: Path) -> None:
     def seen(
-        rank: int, ranks: int, given: str | None = None, variable: str = "CUDA_VISIBLE_DEVICES", **more: str
+        rank: int, ranks: int, numbers: str | None = None, variable: str = "CUDA_VISIBLE_DEVICES", **more: str
     ) -> str:
         asked = job(nodes=1, ranks_per_node=ranks, no_telemetry=True, stall_timeout=0)
         folder = tmp_path / f"{rank}-{ranks}-{given}-{variable}-{len(str(more))}"
@@ -1465,30 +1465,36 @@ def test_a_rank_notes_what_the_kernel_killed_however_it_ends(
     assert (note.read_text().rstrip("\n") if note.exists() else None) == noted
 
 
+ALLOCATED_GPUS = {"SLURM_GPUS_PER_TASK": "a100:2", "SLURM_TASKS_PER_NODE": "2(x3)"}
+
+
 @pytest.mark.parametrize(
-    ("variables", "cpus"),
+    ("variables", "numbers"),
     [
         # salloc --ntasks=1 --cpus-per-task=8
-        ({"SLURM_CPUS_PER_TASK": "8", "SLURM_JOB_CPUS_PER_NODE": "8"}, "4"),
-        ({"SLURM_JOB_CPUS_PER_NODE": "8(x2),6"}, "3"),
-        ({"SLURM_JOB_CPUS_PER_NODE": "1(x2)"}, ""),
-        ({"SLURM_CPUS_PER_TASK": "8", "SLURM_JOB_CPUS_PER_NODE": "8", "HPCPROF_JOB_DIRECTORY": ""}, "8"),
+        ({"SLURM_CPUS_PER_TASK": "8", "SLURM_JOB_CPUS_PER_NODE": "8"}, "4 "),
+        ({"SLURM_JOB_CPUS_PER_NODE": "8(x2),6", **ALLOCATED_GPUS}, "3 4"),
+        ({"SLURM_JOB_CPUS_PER_NODE": "1(x2)"}, " "),
+        ({"SLURM_CPUS_PER_TASK": "8", "SLURM_JOB_CPUS_PER_NODE": "8", "HPCPROF_JOB_DIRECTORY": ""}, "8 "),
     ],
 )
-def test_ranks_in_an_allocation_of_other_tasks_share_its_cores(variables: dict[str, str], cpus: str) -> None:
+def test_ranks_in_an_allocation_of_other_tasks_share_its_cores_and_gpus(
+    variables: dict[str, str], numbers: str
+) -> None:
     site = load_site("generic-slurm")
     text = rendered(job(), Path("/run"), site, launch=["srun"])["job.sh"]
     lines = text[text.index("# The tasks of an allocation") : text.index('[ -z "${BASH_VERSION-}" ] || trap')]
     done = subprocess.run(
-        ["bash", "-c", f'{lines}\necho "${{SRUN_CPUS_PER_TASK-}}"'],
+        [
+            "bash",
+            "-c",
+            f'{lines}\necho "${{SRUN_CPUS_PER_TASK-}}${{SLURM_GPUS_PER_TASK-}} ${{SLURM_GPUS_PER_NODE-}}"',
+        ],
         env={"PATH": os.environ["PATH"], "HPCPROF_JOB_DIRECTORY": "/", **variables},
         capture_output=True,
         text=True,
     )
-    assert (done.stdout, done.stderr) == (f"{cpus}\n", "")
-    # srun itself gets a number that the user gives.
-    text = rendered(job(cpus_per_rank=2), Path("/run"), site, launch=["srun"])["job.sh"]
-    assert "# The tasks of an allocation" not in text
+    assert (done.stdout, done.stderr) == (f"{numbers}\n", "")
 
 
 def test_the_group_that_may_read_runs_reads_what_a_job_wrote_under_any_umask(
