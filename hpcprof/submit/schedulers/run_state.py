@@ -9,6 +9,8 @@ from datetime import datetime
 
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.decode import from_json, parse_count
+from hpcprof.common.private import private_mode
+from hpcprof.runs.config import group_may_read
 from hpcprof.runs.directory import Run
 from hpcprof.runs.intent import read_intent
 from hpcprof.submit.jobs.walltime import format_walltime
@@ -279,7 +281,8 @@ def keep_verdict(run: Run, status: JobStatus) -> None:
             return
         fields = {"state": status.state.value, "reason": status.reason, "exit_code": status.exit_code}
         fields |= {"provisional": True} if status.provisional else {}
-        write_atomically(run.path / "state" / _VERDICT_FILE, json.dumps(fields) + "\n")
+        mode = private_mode(group_may_read())
+        write_atomically(run.path / "state" / _VERDICT_FILE, json.dumps(fields) + "\n", mode)
 
 
 def status_now(run: Run, answer: JobStatus) -> JobStatus:

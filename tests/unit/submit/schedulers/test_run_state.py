@@ -15,6 +15,7 @@ import pytest
 from hpcprof.runs.directory import Run
 from hpcprof.runs.intent import note_intent
 from hpcprof.submit.runs.failures import describe_status
+from hpcprof.submit.schedulers import run_state
 from hpcprof.submit.schedulers.base import JobState, JobStatus, Record
 from hpcprof.submit.schedulers.run_state import (
     GRACE_SECONDS,
@@ -422,6 +423,16 @@ def test_an_ended_run_keeps_its_state_reason_and_exit_code(make_run: MakeRun) ->
     status = JobStatus(JobState.FAILED, "exit code 3", 3)
     keep_verdict(run, status)
     assert read_final_status(run) == status
+
+
+def test_the_group_that_may_read_a_run_reads_its_state(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run(finished="0")
+    for may_read, mode in ((True, 0o640), (False, 0o600)):
+        monkeypatch.setattr(run_state, "group_may_read", lambda may_read=may_read: may_read)
+        keep_verdict(run, JobStatus(JobState.COMPLETED))
+        assert (run.path / "state/verdict").stat().st_mode & 0o777 == mode
 
 
 def test_an_open_run_keeps_nothing(make_run: MakeRun) -> None:
