@@ -1294,7 +1294,7 @@ def test_arguments_arrive_as_they_were_given_and_never_run(
 @pytest.mark.parametrize("shell", SHELLS)
 def test_ranks_share_gpus_in_blocks_unless_the_scheduler_gave_fewer(shell: str, tmp_path: Path) -> None:
     def seen(
-        rank: int, ranks: int, numbers: str | None = None, variable: str = "CUDA_VISIBLE_DEVICES", **more: str
+        rank: int, ranks: int, given: str | None = None, variable: str = "CUDA_VISIBLE_DEVICES", **more: str
     ) -> str:
         asked = job(nodes=1, ranks_per_node=ranks, no_telemetry=True, stall_timeout=0)
         folder = tmp_path / f"{rank}-{ranks}-{given}-{variable}-{len(str(more))}"
