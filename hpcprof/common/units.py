@@ -115,6 +115,7 @@ def format_gbps(gigabytes_per_second: float) -> str:
 
 
 def _digits(value: float) -> str:
+    """Return a number with four significant digits, or with three below 1."""
     if value == 0:
         return "0"
     whole = len(str(int(abs(value))))

@@ -367,7 +367,7 @@ def test_ahead_of_the_walltime_limit_the_trace_is_written_and_said(
         running.command("scontrol", "update", f"jobid={job_id(run)}", "EndTime=now+1")
         until(lambda: last(hpcprof)[0] != "running")
         exceeded = "the walltime limit (00:05:00) was exceeded"
-        assert last(hpcprof) == ("timeout", f"{exceeded}; ahead of it {stopped}")
+        assert last(hpcprof) == ("timeout", f"{exceeded}; before that {stopped}")
     else:
         (run.path / "go").touch()
         until(lambda: last(hpcprof)[0] != "running")

@@ -84,7 +84,7 @@ class _Pattern(msgspec.Struct, frozen=True):
 
 def relevant_parameters(parameters: Mapping[str, Scalar]) -> dict[str, Scalar]:
     """Return the parameters that may change the time of a step."""
-    return {name: value for name, value in parameters.items() if not _irrelevant(_plain_text(name))}
+    return {name: value for name, value in parameters.items() if not _is_irrelevant(_plain_text(name))}
 
 
 def find_series(setups: Sequence[ScalingSetup], size: Size | None = None) -> list[ScalingSeries]:
@@ -117,7 +117,7 @@ def _plain_text(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
 
 
-def _irrelevant(name: str) -> bool:
+def _is_irrelevant(name: str) -> bool:
     words = set(name.split("_"))
     return name in _PLACEMENT or (bool(words & _NEUTRAL_WORDS) and words <= _NEUTRAL_WORDS | _FILLER_WORDS)
 
@@ -242,7 +242,7 @@ def _series(
     patterns: Iterable[_Pattern],
 ) -> ScalingSeries:
     parameters = setups[0].parameters
-    kind, names = _kind(pattern, parameters, size, patterns)
+    kind, names = _kind_and_sizes(pattern, parameters, size, patterns)
     if pattern.change is _Change.STAY:
         size_text = " ".join(f"{name}={parameters[name]}" for name in names)
     else:
@@ -255,17 +255,18 @@ def _series(
     )
 
 
-def _kind(
+def _kind_and_sizes(
     pattern: _Pattern, parameters: Mapping[str, Scalar], size: Size | None, patterns: Iterable[_Pattern]
 ) -> tuple[ScalingKind, list[str]]:
+    """Return the kind of scaling of a series, and the parameters that make up its size."""
     if pattern.change is not _Change.STAY:
         return ScalingKind.WEAK if pattern.change is _Change.GROW else ScalingKind.STRONG, sorted(
             pattern.names
         )
     sizes = {name for name, value in parameters.items() if _is_count(value)}
     for kind in (ScalingKind.STRONG, ScalingKind.WEAK):
-        if named := sorted(name for name in sizes if _role(name, size) is kind):
-            return kind, named
+        if role_names := sorted(name for name in sizes if _role(name, size) is kind):
+            return kind, role_names
     totals, parts = (sizes & _names(patterns, change) for change in (_Change.GROW, _Change.SHRINK))
     if bool(totals) == bool(parts):
         return ScalingKind.UNKNOWN, []

@@ -31,7 +31,7 @@ from hpcprof.analysis.telemetry.darshan import SUMS
 from hpcprof.common.units import counted, format_bytes
 
 TABLE, FILES = "coincidences", "darshan_files"
-_MOST_FILES, _MIN_FILE_PCT = 2, 0.5
+_MAX_FILES, _MIN_FILE_PCT = 2, 0.5
 """Maximum number of files in a finding, and minimum share of the run for reads and writes of one, in
 percent."""
 
@@ -49,7 +49,9 @@ _TIMES_SLOWER = 2
 
 _DIGITS = re.compile(r"\d+")
 
-_MOST_REASONS, _MOST_CHANCES = 3, 1
+_MAX_REASONS, _MAX_DOUBTFUL = 3, 1
+"""Maximum number of figures beyond chance, and of others, that a finding shows."""
+
 _MAX_CHANCE = 0.5
 """Maximum p-value of a figure that is shown as possible chance: above it, chance is the likelier reason."""
 
@@ -132,7 +134,7 @@ def _seconds(row: Mapping[str, Any]) -> float:
 def _sum_of_files(rows: Iterable[Mapping[str, Any] | None]) -> Mapping[str, Any]:
     """Return the first row with the sums of all, and without a slowest rank if there are several.
 
-    ``files`` is their number, and ``users`` how many ranks use each of them, summed.
+    ``files`` is the number of files, and ``users`` the sum of the numbers of ranks that use each file.
     """
     files = [row for row in rows if row is not None]
     sums = {name: sum(row[name] or 0 for row in files) for name in (*SUMS, "wait_s")}
@@ -235,7 +237,7 @@ def with_files(findings: Sequence[Finding], tables: Tables) -> list[Finding]:
     rows = [row for row in rows if (row["share_pct"] or 0.0) >= _MIN_FILE_PCT]
     rows.sort(key=lambda row: -max(row["read_s"], row["write_s"]))
     figures = []
-    for row in rows[:_MOST_FILES]:
+    for row in rows[:_MAX_FILES]:
         key = "write_s" if row["write_s"] >= row["read_s"] else "read_s"
         figures.append(Evidence(FILES, None, key, row[key]))
     return [
@@ -252,15 +254,15 @@ def _rows(table: pd.DataFrame) -> list[dict[str, Any]]:
 
 def _with_reasons(finding: Finding, rows: Sequence[Mapping[str, Any]]) -> Finding:
     for cause, wait in _machine_waits():
-        as_wait = _waiting_finding(finding, rows, cause, wait) if wait.metrics else None
-        if as_wait is not None:
-            return as_wait
+        waiting_finding = _waiting_finding(finding, rows, cause, wait) if wait.metrics else None
+        if waiting_finding is not None:
+            return waiting_finding
     rows_about = _rows_about(finding, rows)
-    enough = _MIN_EXPLAINED_SHARE * (finding.share_pct or 0.0)
+    minimum = _MIN_EXPLAINED_SHARE * (finding.share_pct or 0.0)
     reasons = (row for row in rows_about if row["beyond_chance"])
-    explains = ((row, _explained_pct(row)) for row in reasons)
-    reported = [row for row, share in explains if share is None or share >= enough][:_MOST_REASONS]
-    reported += [row for row in rows_about if row not in reported][: _MOST_CHANCES if not reported else 0]
+    explained = ((row, _explained_pct(row)) for row in reasons)
+    reported = [row for row, share in explained if share is None or share >= minimum][:_MAX_REASONS]
+    reported += [row for row in rows_about if row not in reported][: _MAX_DOUBTFUL if not reported else 0]
     return replace(finding, evidence=(*finding.evidence, *map(_evidence, reported)))
 
 
@@ -300,14 +302,14 @@ def _waiting_finding(
     """
     if not has_trait(finding.cause, Trait.MAY_BE_WAITING):
         return None
-    long = finding.cause == Cause.STEP_SPIKES or any(
+    is_long = finding.cause == Cause.STEP_SPIKES or any(
         item.cause == Cause.STEP_SPIKES for item in finding.alternatives
     )
-    in_long = [row for row in rows if long and row["subject"] == "spikes" and row["beyond_chance"]]
-    in_steps = [row for row in in_long if row["metric"] in wait.metrics]
+    spike_rows = [row for row in rows if is_long and row["subject"] == "spikes" and row["beyond_chance"]]
+    wait_rows = [row for row in spike_rows if row["metric"] in wait.metrics]
     if cause == Cause.MEMORY_PRESSURE:
-        in_steps = [row for row in in_steps if _is_most_of_waiting(row, rows)]
-    on_ranks = [
+        wait_rows = [row for row in wait_rows if _is_most_of_waiting(row, rows)]
+    rank_rows = [
         row
         for row in rows
         if row["subject"] == wait.subject
@@ -315,33 +317,33 @@ def _waiting_finding(
         and row["rank"] in finding.ranks
         and row["then"] >= _MIN_EXPLAINED_SHARE * (finding.share_pct or 100.0)
     ]
-    rows_shown = in_steps or on_ranks
+    rows_shown = wait_rows or rank_rows
     if not rows_shown:
         return None
-    further = [row for row in in_long if in_steps and row["metric"] in (*wait.metrics, *wait.beside)]
-    late = {int(row["rank"]) for row in rows_shown if row["rank"] is not None}
-    ranks = tuple(sorted(late)) or finding.ranks
-    reasons = [*rows_shown, *(row for row in further if row not in rows_shown)][:_MOST_REASONS]
+    related_rows = [row for row in spike_rows if wait_rows and row["metric"] in (*wait.metrics, *wait.beside)]
+    waiting_ranks = {int(row["rank"]) for row in rows_shown if row["rank"] is not None}
+    ranks = tuple(sorted(waiting_ranks)) or finding.ranks
+    evidence_rows = [*rows_shown, *(row for row in related_rows if row not in rows_shown)][:_MAX_REASONS]
     where = "" if finding.cause == Cause.STEP_SPIKES else finding.where
     return replace(
         finding,
         cause=cause,
         ranks=ranks,
         where=where,
-        evidence=(*map(_evidence, reasons), *finding.evidence),
+        evidence=(*map(_evidence, evidence_rows), *finding.evidence),
         remedy=cause_of(cause).advise(where, ranks),
     )
 
 
 def _is_most_of_waiting(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> bool:
     """Return whether a rank waits mostly for memory in long steps."""
-    rank_lines = [line for line in rows if line["rank"] == row["rank"]]
-    blocked = (
-        line["then"] for line in rank_lines if (line["subject"], line["metric"]) == ("spikes", "blocked_pct")
+    same_rank = [item for item in rows if item["rank"] == row["rank"]]
+    shares = (
+        item["then"] for item in same_rank if (item["subject"], item["metric"]) == ("spikes", "blocked_pct")
     )
-    share = row["then"] * (100 if row["unit"] == "s/s" else 1)
-    return any(line["subject"] == "memory" for line in rank_lines) and share >= _MIN_EXPLAINED_SHARE * max(
-        blocked, default=0.0
+    wait = row["then"] * (100 if row["unit"] == "s/s" else 1)
+    return any(item["subject"] == "memory" for item in same_rank) and wait >= _MIN_EXPLAINED_SHARE * max(
+        shares, default=0.0
     )
 
 
@@ -357,12 +359,12 @@ def wait_findings(table: pd.DataFrame, cause: str, wall: float) -> Iterator[Find
     samples = max(1.0, (longest["last_step"] - longest["first_step"]) * wall / 1e9 * _SAMPLES_A_SECOND)
     half = NORMAL_90 * math.sqrt(share * (1 - share) / samples)
     ranks = tuple(sorted(int(row["rank"]) for row in rows))
-    evidence = tuple(map(_evidence, sorted(rows, key=lambda row: -row["then"])[:_MOST_REASONS]))
+    evidence = tuple(map(_evidence, sorted(rows, key=lambda row: -row["then"])[:_MAX_REASONS]))
     yield estimated_finding(cause, ranks, "", share * wall, half * wall, wall, evidence)
 
 
 def with_waiting(findings: Sequence[Finding], table: pd.DataFrame, wall: float) -> list[Finding]:
-    """Add the findings about ranks that wait for the machine, in steps of ``wall`` ns, one a cause.
+    """Add the findings about ranks that wait for the machine, one for each cause, in steps of ``wall`` ns.
 
     If the ranks wait for memory or files mostly in the long steps, the wait is an alternative to the finding
     about these steps.
@@ -372,19 +374,19 @@ def with_waiting(findings: Sequence[Finding], table: pd.DataFrame, wall: float) 
         if any(item.cause == cause for item in findings):
             continue
         waits = [*wait_findings(table, cause, wall)]
-        long = next((item for item in result if item.cause == Cause.STEP_SPIKES), None)
-        if long is None or not waits or not wait.metrics or not _mostly_in_long_steps(rows, wait):
+        spikes = next((item for item in result if item.cause == Cause.STEP_SPIKES), None)
+        if spikes is None or not waits or not wait.metrics or not _mostly_in_long_steps(rows, wait):
             result += waits
         else:
-            nested = replace(long, alternatives=(*long.alternatives, *waits))
-            result = [nested if item is long else item for item in result]
+            nested = replace(spikes, alternatives=(*spikes.alternatives, *waits))
+            result = [nested if item is spikes else item for item in result]
     return result
 
 
 def _mostly_in_long_steps(rows: Sequence[Mapping[str, Any]], wait: MachineWait) -> bool:
     ranks = {row["rank"] for row in rows if row["subject"] == wait.subject}
-    moved = [row for row in rows if row["subject"] == "spikes" and row["metric"] in wait.metrics]
-    return ranks <= {row["rank"] for row in moved if row["usual"] <= _MIN_EXPLAINED_SHARE * row["then"]}
+    spike_rows = [row for row in rows if row["subject"] == "spikes" and row["metric"] in wait.metrics]
+    return ranks <= {row["rank"] for row in spike_rows if row["usual"] <= _MIN_EXPLAINED_SHARE * row["then"]}
 
 
 def _evidence(row: Mapping[str, Any]) -> Evidence:

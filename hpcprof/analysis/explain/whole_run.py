@@ -80,7 +80,8 @@ RECURRING = 3
 """Minimum number of occasions of long steps that show that the program causes them."""
 
 _MIN_WAITING_SHARE, _MIN_IDLE_SHARE = 0.05, 0.25
-"""Minimum shares of a step, of waiting and of idle time of the GPU or waiting in MPI, without a finding."""
+"""Minimum shares of a step that are reported without a finding: of waiting for ranks, and of idle time of the
+GPU or waiting in MPI."""
 _MAX_COVERED_SHARE = 0.75
 """Maximum share of the time on the GPU in steps for a sentence about the rest of the capture."""
 _MIN_START_RATIO = 0.1
@@ -105,19 +106,19 @@ def series_findings(
     tables: Tables, ranks: tuple[int, ...], series: StepSeries, timelines: Mapping[int, Timeline]
 ) -> tuple[list[Finding], list[Pause]]:
     """Return the findings in the times of the steps, and the pauses between steps."""
-    (high, pauses), change = spikes_and_pauses(series, timelines), drift(series)
+    (long_steps, pauses), trend = spikes_and_pauses(series, timelines), drift(series)
     # Steps that take long once are reported by `once_steps`.
-    high = np.setdiff1d(high, single_long_steps(series.wall.tolist()))
+    long_steps = np.setdiff1d(long_steps, single_long_steps(series.wall.tolist()))
     findings = []
-    if len(high):
+    if len(long_steps):
         usual = float(np.median(series.wall))
-        excess = float((series.wall[high] - usual).sum()) / len(series.wall)
-        steps = tuple(series.steps[high].tolist())
-        half = half_width(np.delete(series.wall, high).astype(float))
+        excess = float((series.wall[long_steps] - usual).sum()) / len(series.wall)
+        steps = tuple(series.steps[long_steps].tolist())
+        half = half_width(np.delete(series.wall, long_steps).astype(float))
         findings.append(_step_finding(tables, ranks, series, Cause.STEP_SPIKES, (excess, half), steps))
-    if change:
-        steps = tuple(change.steps.tolist())
-        saving = change.excess, float(np.hypot(NORMAL_90 * change.error, MODEL_SHARE * change.excess))
+    if trend:
+        steps = tuple(trend.steps.tolist())
+        saving = trend.excess, float(np.hypot(NORMAL_90 * trend.error, MODEL_SHARE * trend.excess))
         findings.append(_step_finding(tables, ranks, series, Cause.STEP_DRIFT, saving, steps))
     return findings, pauses
 
@@ -150,7 +151,7 @@ def unexplained_waiting(
     findings: Sequence[Finding],
     wall: float,
     pipeline: bool,
-    loose: int,
+    unaligned: int,
     once: Sequence[OnceStep] = (),
 ) -> Iterator[NotJudged]:
     """Yield the waiting of ranks for each other in a step, if no finding explains most of it.
@@ -172,7 +173,7 @@ def unexplained_waiting(
     explained = sum(item.saving_ns or 0 for item in late)
     mean = 0.0 if waited.isna().all() else float(waited.mean())
     if mean - explained >= _MIN_WAITING_SHARE * wall:
-        reason = _waiting_reason(inputs, findings, pipeline, loose)
+        reason = _waiting_reason(inputs, findings, pipeline, unaligned)
         yield NotJudged(WAITING, f"on average a rank waits {_share_of_step(mean, wall)} for others. {reason}")
     rows = account[waited.isna()]
     communicated = float(rows["exposed_comm_ns"].mean()) if len(rows) else 0.0
@@ -328,9 +329,11 @@ def start_of_mpi(calls: pd.DataFrame, covered_ns: float) -> Iterator[NotJudged]:
         )
 
 
-def _waiting_reason(inputs: ExplainInputs, findings: Sequence[Finding], pipeline: bool, loose: int) -> str:
-    if loose:
-        return f"Why is unknown: the clocks of {counted(loose, 'rank')} cannot be aligned"
+def _waiting_reason(
+    inputs: ExplainInputs, findings: Sequence[Finding], pipeline: bool, unaligned: int
+) -> str:
+    if unaligned:
+        return f"Why is unknown: the clocks of {counted(unaligned, 'rank')} cannot be aligned"
     slowest = next((item for item in findings if item.cause == Cause.PIPELINE_BUBBLE), None)
     if not pipeline:
         return f"{_UNEXPLAINED}{_last_to_arrive(inputs.arrivals())}"
@@ -342,11 +345,11 @@ def _waiting_reason(inputs: ExplainInputs, findings: Sequence[Finding], pipeline
 
 
 def _last_to_arrive(arrivals: Iterable[Arrivals]) -> str:
-    blocked = [batch for batch in arrivals if batch.collective.any()]
-    if not blocked:
+    collectives = [batch for batch in arrivals if batch.collective.any()]
+    if not collectives:
         return ""
-    longest = np.concatenate([batch.longest[batch.collective] for batch in blocked])
-    last = np.concatenate([batch.last[batch.collective] for batch in blocked])[longest >= longest.mean()]
+    longest = np.concatenate([batch.longest[batch.collective] for batch in collectives])
+    last = np.concatenate([batch.last[batch.collective] for batch in collectives])[longest >= longest.mean()]
     ranks, times = np.unique(last, return_counts=True)
     often = f"{times.max():,} of the {counted(len(last), 'collective')} with the longest waits"
     return f": the last one to arrive is rank {ranks[times.argmax()]} in {often}"
@@ -413,34 +416,34 @@ def with_first_work(
     Replays begin with that operation. The time is added to a finding about host work in the same place, if
     there is one. ``elapsed`` is the time of the step in ns.
     """
-    waited = elapsed
+    delay = elapsed
     for rank in inputs.ranks:
         steps = step_intervals(timelines[rank])
         if not elapsed or np.count_nonzero(steps.on_gpu) != 1:
             return [*replayed]
-        waited = min(waited, int((steps.gpu_start - steps.start)[steps.on_gpu][0]))
+        delay = min(delay, int((steps.gpu_start - steps.start)[steps.on_gpu][0]))
     idle = inputs.tables["idle_causes"]
     by_range = idle[idle["cause"] == "host"].groupby("range")["idle_ns_per_step"].sum()
     place = str(by_range.idxmax()) if len(by_range) else ""
-    same = [item for item in replayed if item.cause == Cause.HOST_WORK and item.where == place]
-    if not same and 100 * waited < LEAST_ESTIMATE_PCT * elapsed:
+    same_place = [item for item in replayed if item.cause == Cause.HOST_WORK and item.where == place]
+    if not same_place and 100 * delay < LEAST_ESTIMATE_PCT * elapsed:
         return [*replayed]
     evidence = tuple(largest("step_account", "idle_ns", inputs.tables["step_account"])[:1])
-    first = estimated_finding(Cause.HOST_WORK, inputs.ranks, place, waited, 0.0, elapsed, evidence)
-    if not same:
+    first = estimated_finding(Cause.HOST_WORK, inputs.ranks, place, delay, 0.0, elapsed, evidence)
+    if not same_place:
         return [*replayed, first]
     total = replace(
-        same[0],
+        same_place[0],
         **{
-            key: (getattr(same[0], key) or 0) + getattr(first, key)
+            key: (getattr(same_place[0], key) or 0) + getattr(first, key)
             for key in ("saving_ns", "saving_low_ns", "saving_high_ns", "share_pct")
         },
     )
-    return [total if item is same[0] else item for item in replayed]
+    return [total if item is same_place[0] else item for item in replayed]
 
 
 def without_judged_copies(findings: Sequence[Finding], replayed: Sequence[Finding]) -> list[Finding]:
-    """Return the findings without that about copies of the capture, if the replay has priced copies."""
+    """Leave out the finding about copies of the whole capture if the replay has priced copies."""
     priced = [part for item in replayed for part in (item, *item.alternatives)]
     if all(item.cause != Cause.BLOCKING_COPY for item in priced):
         return [*findings]
@@ -457,7 +460,7 @@ def is_rare(finding: Finding) -> bool:
 
 
 def is_held_up(finding: Finding, held_up: float) -> bool:
-    """Return whether a finding is about long steps of a program whose calls of MPI are held up as well."""
+    """Return whether long steps may come from delays in MPI: ``held_up`` is the time that its calls lose."""
     return finding.cause == Cause.STEP_SPIKES and held_up >= MAX_HELD_UP_RATIO * (finding.saving_ns or 0)
 
 
@@ -518,21 +521,24 @@ def waits_between_streams(replay: Replay) -> Iterator[NotJudged]:
     waits, row, source = waits[kernels], row[kernels], source[kernels]
     if not len(waits):
         return
-    before = float(replay.elapsed(replay.unchanged).mean())
-    apart = replay.moments(replay.measured.without(waits))
-    gained = before - float(replay.elapsed(apart).mean())
-    if 100 * gained < LEAST_ESTIMATE_PCT * before:
+    elapsed_ns = float(replay.elapsed(replay.unchanged).mean())
+    replayed = replay.moments(replay.measured.without(waits))
+    saving = elapsed_ns - float(replay.elapsed(replayed).mean())
+    if 100 * saving < LEAST_ESTIMATE_PCT * elapsed_ns:
         return
-    ahead = work.before[row]
-    begin = np.maximum(work.start[source], np.where(ahead == NONE, work.start[source], work.end[ahead]))
-    held = np.bincount(work.name[source], (work.end[source] - begin).clip(min=0))
-    kernel = int(held.argmax())
+    stream_predecessor = work.before[row]
+    earliest = np.maximum(
+        work.start[source],
+        np.where(stream_predecessor == NONE, work.start[source], work.end[stream_predecessor]),
+    )
+    delay = np.bincount(work.name[source], (work.end[source] - earliest).clip(min=0))
+    kernel = int(delay.argmax())
     place = place_with_most(work.place[source[work.name[source] == kernel]])
     inside = "" if place == NONE else f" in {graph.places[place]}"
     yield NotJudged(
         STREAM_WAITS,
         f"kernels wait for those of another stream, most for {graph.names[kernel]}{inside}. If they ran at "
-        f"once, a step would take up to {format_ns(gained)} less. No profile records whether their data and "
+        f"once, a step would take up to {format_ns(saving)} less. No profile records whether their data and "
         "the GPU allow that",
     )
 
@@ -546,33 +552,35 @@ def uneven_threads(timelines: Mapping[int, Timeline]) -> Iterator[NotJudged]:
 
     All of its threads enter such a range equally often. A replay has the first thread of each rank alone.
     """
-    most_idle, unjudged = float(LEAST_ESTIMATE_PCT), list[NotJudged]()
+    max_idle_pct, unjudged = float(LEAST_ESTIMATE_PCT), list[NotJudged]()
     for rank, timeline in timelines.items():
         ranges = timeline.ranges
         if not len(ranges):
             continue
         span = int(ranges.end.max() - ranges.start.min())
         keys, number = numbered_rows(ranges.name, ranges.thread)
-        visits, took = np.bincount(number), np.bincount(number, ranges.end - ranges.start)
+        visits, busy = np.bincount(number), np.bincount(number, ranges.end - ranges.start)
         first = np.flatnonzero(np.diff(keys[:, 0], prepend=NONE - 1))
         threads = np.diff(first, append=len(keys))
-        longest, shortest = np.maximum.reduceat(took, first), np.minimum.reduceat(took, first)
+        longest, shortest = np.maximum.reduceat(busy, first), np.minimum.reduceat(busy, first)
         is_shared = np.minimum.reduceat(visits, first) == np.maximum.reduceat(visits, first)
         is_shared &= (threads > 1) & (keys[first, 0] != NO_NAME)
-        mean = np.add.reduceat(took, first) / threads
+        mean = np.add.reduceat(busy, first) / threads
         # The thread with most work waits least.
         waits = np.array(
             [bool(_WAIT_OF_THREADS.search(timeline.strings[name] or "")) for name in keys[first, 0]]
         )
-        idle = np.where(is_shared, np.where(waits, mean - shortest, longest - mean), 0.0) * 100 / max(span, 1)
-        row = int(idle.argmax())
-        if idle[row] < most_idle:
+        idle_pct = (
+            np.where(is_shared, np.where(waits, mean - shortest, longest - mean), 0.0) * 100 / max(span, 1)
+        )
+        row = int(idle_pct.argmax())
+        if idle_pct[row] < max_idle_pct:
             continue
-        most_idle = float(idle[row])
+        max_idle_pct = float(idle_pct[row])
         reason = (
             f"{threads[row]} threads of rank {rank} {'wait' if waits[row] else 'take'} between "
             f"{format_ns(shortest[row])} and {format_ns(longest[row])} in it. Shared evenly, their work "
-            f"would take up to {most_idle:.0f} % of the time less; findings are about the first thread of "
+            f"would take up to {max_idle_pct:.0f} % of the time less; findings are about the first thread of "
             "each rank"
         )
         unjudged = [NotJudged(f"threads in {timeline.strings[keys[first[row], 0]]}", reason)]

@@ -20,7 +20,7 @@ CALLS = frozenset({Subject.CALL, Subject.EVENT})
 KERNELS = frozenset({Subject.KERNEL, Subject.EVENT})
 IN_RANGES = OPERATIONS | RANGES | CALLS
 WORK = IN_RANGES | {Subject.OPERATOR}
-"""Without a GPU, operators are the work."""
+"""The events that are work of a program: operators are its work on the CPU."""
 
 SIZES = frozenset({"bytes"})
 SHAPES = frozenset({"grid", "gridX", "gridY", "gridZ", "block", "blockX", "blockY", "blockZ"})
@@ -109,7 +109,7 @@ class Policy(Enum):
 
     In scope RANK, a collect leaves those of a large profile whose timeline it keeps: analyses that take long
     and that no other analysis of the run needs. In scope RUN, it leaves many rows: lists of what ``map``
-    finds in communicators, without ``needs``. A reason wherever there are no rows tells that it was computed.
+    finds in communicators, without ``needs``. Once it was computed, ranks without rows have a reason.
     """
     EACH_TIME = "each time"
     """Computed each time it is asked for, and kept nowhere: the analysis of a plug-in."""
@@ -159,7 +159,7 @@ class Analysis:
     - STORE: ``f(runs)`` with one such sequence.
     """
     map: str = field(default="", kw_only=True)
-    """For RUN, ``module:name`` of what computes the analysis of one part of the run, so that the rows of all
+    """For RUN, ``module:name`` of the function that analyzes one part of the run, so that the rows of all
     ranks are never in one process: ``g(communication)`` with a
     `hpcprof.analysis.collectives.communication.Communication`, or for `Part.RANKS` ``g(tables, waits,
     clocks)`` with the tables ``map_needs`` of some ranks, the waits of each

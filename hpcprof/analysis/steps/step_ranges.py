@@ -146,7 +146,7 @@ def with_capture_as_step(timeline: Timeline) -> Timeline:
 
 
 def _own_numbers(timeline: Timeline, rows: Ints) -> Ints:
-    """Return the counters in the names of steps, or their places if these do not count steps.
+    """Return the counters in the names of steps, or the steps' positions if these do not count steps.
 
     A counter has the same distance from step to step. The numbers of PyTorch's profiler have gaps where it
     pauses, and those of a program's executions where some were not recorded.
@@ -172,7 +172,7 @@ def _own_numbers(timeline: Timeline, rows: Ints) -> Ints:
 
 
 def _iteration_numbers(timeline: Timeline, rows: Ints) -> Ints:
-    """Return the numbers of ranges without counters; from 0 where nothing tells them."""
+    """Return the step numbers of ranges without counters; they count from 0 if the profile records none."""
     spans = timeline.origin.captured
     captured = np.concatenate([np.arange(first, last + 1) for first, last in spans] or [rows[:0]])
     if len(captured) >= len(rows):
@@ -290,28 +290,30 @@ def is_empty(timeline: Timeline) -> bool:
 
 @computed_once
 def merged_names(timeline: Timeline) -> dict[str, str]:
-    """Return the common name of the texts that differ only in a counter of steps.
+    """Return the name without its counter of each range name that ends in a counter of steps.
 
-    In each step there is only one number: the numbers of layers all occur in the same step.
+    A counter of steps has one value in each step. A counter with several values in a step numbers something
+    else, such as layers, and its names stay apart.
     """
     families, steps, ranges = range_names(timeline), steps_of(timeline), timeline.ranges
     name = families.of_text[ranges.name]
-    rows = np.flatnonzero(np.append(families.counted, False)[name])
-    count = np.bincount(name[rows], minlength=len(families.names))
+    is_counted = np.append(families.counted, False)  # the last one is for ranges without a name
+    rows = np.flatnonzero(is_counted[name])
+    instances = np.bincount(name[rows], minlength=len(families.names))
     if len(steps):
         step = np.searchsorted(steps.ranges.start, ranges.start[rows], side="right")
         texts, _ = numbered_rows(name[rows], step, ranges.name[rows])
         is_repeat = np.all(texts[1:, :2] == texts[:-1, :2], axis=1)
-        counts_steps = (count > 0) & ~np.isin(np.arange(len(count)), texts[1:, 0][is_repeat])
+        counts_steps = (instances > 0) & ~np.isin(np.arange(len(instances)), texts[1:, 0][is_repeat])
     else:
-        counts_steps = count >= _MIN_NUMBERED
-    always = {PROFILER_STEP, steps.name}
+        counts_steps = instances >= _MIN_NUMBERED
+    counter_names = {PROFILER_STEP, steps.name}
     return {
         text: families.names[number]
         for text, number in zip(timeline.strings.tolist(), families.of_text.tolist(), strict=False)
         if number >= 0
         and families.counted[number]
-        and (counts_steps[number] or families.executions[number] or families.names[number] in always)
+        and (counts_steps[number] or families.executions[number] or families.names[number] in counter_names)
     }
 
 

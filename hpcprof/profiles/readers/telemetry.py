@@ -28,6 +28,10 @@ _MAX_DAMAGED_LINES = 100_000
 """Maximum number of damaged lines of a node, after which its file is read no further."""
 
 
+_MAX_TIME = 1e11
+"""Maximum time of a sample, in seconds since 1970: larger numbers are no times in seconds."""
+
+
 class Series(msgspec.Struct, frozen=True, eq=False):
     """The samples of one metric of one device."""
 
@@ -149,7 +153,7 @@ class EnergySoFar:
 
 
 class _SampleFile:
-    """A file of samples on the way: the names of the values that follow, and the values so far."""
+    """A file of samples while it is read: the names of its next values, and the values so far."""
 
     def __init__(self, node: str) -> None:
         self._node = node
@@ -187,7 +191,7 @@ class _SampleFile:
             self._ranks[rank] = RankPlace(cores or before.cores, gpus or before.gpus)
 
     def _sample(self, time: float, fast: list[float | None], slow: list[float | None] | None = None) -> None:
-        if not self._last <= time < 1e11:
+        if not self._last <= time < _MAX_TIME:
             raise ValueError
         for names, values in ((self._fast, fast), (self._slow, slow or ())):
             if values and len(values) != len(names):
@@ -213,7 +217,7 @@ class _SampleFile:
                 yield rank, [*zip(*points, strict=True)]
 
     def finished(self) -> NodeTelemetry:
-        """Return the node."""
+        """Return the samples of the node."""
         import numpy as np
 
         series = {}
@@ -234,8 +238,9 @@ def _parse_metric(name: str) -> tuple[str, str] | None:
 def _visible_gpus(devices: str, count: int) -> tuple[int, ...]:
     """Return the GPUs that a variable of the program names by number, unless it names all."""
     words = devices.split(",")
-    listed = tuple(number for number in map(parse_count, words) if number is not None and number < count)
-    return listed if len(listed) == len(words) < count or count == 1 == len(listed) else ()
+    gpus = tuple(number for number in map(parse_count, words) if number is not None and number < count)
+    is_part = len(words) < count or count == 1
+    return gpus if len(gpus) == len(words) and is_part else ()
 
 
 def growth(series: Series) -> tuple[Floats, Floats, Floats]:

@@ -219,23 +219,23 @@ def _longer_phase(by_phase: Mapping[str, Mapping[int, Row]], culprits: Set[int])
             median_of_others = median(
                 other["p50_ns"] for other_rank, other in by_rank.items() if other_rank != rank
             )
-            more = by_rank[rank]["p50_ns"] - median_of_others
-            if more > _MIN_DIFFERENCE * step and (best is None or more > best[0]):
-                best = more, name, rank, median_of_others
+            excess = by_rank[rank]["p50_ns"] - median_of_others
+            if excess > _MIN_DIFFERENCE * step and (best is None or excess > best[0]):
+                best = excess, name, rank, median_of_others
     if not best:
         return ""
-    more, name, rank, median_of_others = best
+    excess, name, rank, median_of_others = best
     # More than 100 % of a short time says little.
-    share = f" ({100 * more / median_of_others:.0f} %)" if more < median_of_others else ""
+    share = f" ({100 * excess / median_of_others:.0f} %)" if excess < median_of_others else ""
     return (
-        f"rank {rank} spends {format_ns(more)} more in {visible(name)} than the median of the others{share}"
+        f"rank {rank} spends {format_ns(excess)} more in {visible(name)} than the median of the others{share}"
     )
 
 
 def _longest_phase(by_phase: Mapping[str, Mapping[int, Row]], key: Literal["mean_ns", "p50_ns"]) -> str:
     """Return a sentence about the longest phase by ``key``. Means add up to the mean step; medians do not."""
-    middle = fmean if key == "mean_ns" else median
-    times = {name: middle(row[key] for row in by_rank.values()) for name, by_rank in by_phase.items()}
+    average = fmean if key == "mean_ns" else median
+    times = {name: average(row[key] for row in by_rank.values()) for name, by_rank in by_phase.items()}
     longest, step = max(times, key=lambda name: times[name]), sum(times.values())
     sentence = f"{visible(longest)} takes {format_ns(times[longest])}"
     if key == "p50_ns":
@@ -299,20 +299,20 @@ def _memory(contents: Contents) -> Chart | None:
     rows = contents.table("memory_usage").rows
     if not rows:
         return None
-    several = len({row["device"] for row in rows}) > len({row["rank"] for row in rows})
+    has_several_devices = len({row["device"] for row in rows}) > len({row["rank"] for row in rows})
     largest = sorted(rows, key=lambda row: -row["reserved_max_bytes"])[:MAX_RANKS_IN_FULL]
-    most = largest[0]
-    unused_bytes = most["reserved_max_bytes"] - most["allocated_max_bytes"]
-    share = 100 * unused_bytes / most["reserved_max_bytes"] if most["reserved_max_bytes"] else 0
+    largest_row = largest[0]
+    unused_bytes = largest_row["reserved_max_bytes"] - largest_row["allocated_max_bytes"]
+    share = 100 * unused_bytes / largest_row["reserved_max_bytes"] if largest_row["reserved_max_bytes"] else 0
     note = "Peaks of PyTorch's allocator: what tensors occupied, and what it held beyond that."
     if len(largest) < len(rows):
         note += f" The {len(largest)} largest of {len(rows)}."
-    title = f"Memory: {share:.0f} % of what {named_ranks([most['rank']])} reserves at most is unused"
+    title = f"Memory: {share:.0f} % of what {named_ranks([largest_row['rank']])} reserves at most is unused"
     drawn = []
     for row in sorted(largest, key=lambda row: (row["rank"], row["device"])):
-        used, held = row["allocated_max_bytes"], row["reserved_max_bytes"]
-        device = f", {visible(row['device'])}" if several else ""
-        parts = [["allocated", used], ["reserved beyond that", max(0, held - used)]]
+        used, reserved = row["allocated_max_bytes"], row["reserved_max_bytes"]
+        device = f", {visible(row['device'])}" if has_several_devices else ""
+        parts = [["allocated", used], ["reserved beyond that", max(0, reserved - used)]]
         drawn.append(_rank_bar(row["rank"], parts, where=device))
     return bars("memory", title, note, drawn, unit="bytes", stacked=True)
 
@@ -376,7 +376,10 @@ def _snapshot_chart(contents: Contents, snapshot: Row, rows: list[Row], name: st
 
 
 def _chart_begin(contents: Contents, snapshot: Row, rows: list[Row]) -> tuple[int, bool]:
-    """Return the begin of the time of a chart in ns UTC: that of the step, if the profile has it."""
+    """Return the begin of a chart in ns UTC, and whether it is that of the step, which the profile then has.
+
+    Else it is the time of the first row.
+    """
     rank, step = snapshot["rank"], snapshot["step"]
     profile = contents.profiles.get(rank)
     if profile is not None and profile.start_utc_ns is not None:

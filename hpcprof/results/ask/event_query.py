@@ -115,15 +115,15 @@ def asking(sql: str, files: EventFiles, memory: str = MEMORY) -> Iterator[EventA
     with tempfile.TemporaryDirectory(prefix="hpcprof-query-") as folder, ThreadPoolExecutor(1) as pool:
         pool.submit(int).result()  # start the thread, so that Ctrl-C cannot come between start and query
         connection = duckdb.connect(":memory:")
-        run = partial(_run_in_thread, pool, duckdb.Error)
+        run_in_thread = partial(_run_in_thread, pool, duckdb.Error)
         try:
-            run(_restrict_connection, connection, _views(Path(folder), files), Path(folder), memory)
-            kinds = [statement.type for statement in run(connection.extract_statements, sql)]
+            run_in_thread(_restrict_connection, connection, _views(Path(folder), files), Path(folder), memory)
+            kinds = [statement.type for statement in run_in_thread(connection.extract_statements, sql)]
             if kinds != [duckdb.StatementType.SELECT]:
                 raise UsageError("hpcprof query --events takes one SELECT: it only reads.")
-            run(connection.execute, sql)
+            run_in_thread(connection.execute, sql)
             names = distinct_names([column[0] for column in connection.description or ()])
-            yield EventAnswer(names, _plain_rows(partial(run, connection.fetchmany, _FETCHED_ROWS)))
+            yield EventAnswer(names, _plain_rows(partial(run_in_thread, connection.fetchmany, _FETCHED_ROWS)))
         finally:
             _interrupt_query(pool, connection)
             connection.close()
@@ -257,25 +257,25 @@ def _quote_name(text: str) -> str:
 
 
 def _find_events(
-    run: Run, store: Store, keep: _KeepEvents, spare_folder: Path | None, files: EventFiles
+    run: Run, store: Store, keep_events_of: _KeepEvents, spare_folder: Path | None, files: EventFiles
 ) -> None:
     profiles = store.profiles(run.id) if store.exists() else {}
     if not profiles:
         raise not_collected_error(run, store)
-    wanted = [*store.rank_events(run.id).values()]
-    if not wanted:
+    all_events = [*store.rank_events(run.id).values()]
+    if not all_events:
         files.missing.append(f"{run.id} has no events: no profile of it holds a timeline.")
-    rows = {events: events.rows() for events in wanted}
-    reasons = keep([events for events in wanted if rows[events] is None])
-    for events in wanted:
+    rows = {events: events.rows() for events in all_events}
+    reasons = keep_events_of([events for events in all_events if rows[events] is None])
+    for events in all_events:
         counts = rows[events] or events.rows()
         if counts is None and spare_folder is not None:
-            beside = replace(events, folder=spare_folder)
-            counts, other_counts = events.written_rows(), beside.rows()
-            if other_counts is None:
+            spare_events = replace(events, folder=spare_folder)
+            counts, spare_counts = events.written_rows(), spare_events.rows()
+            if spare_counts is None:
                 continue
-            new = {table: count for table, count in other_counts.items() if table not in counts}
-            files.files.append((beside, new))
+            spare_tables = {table: count for table, count in spare_counts.items() if table not in counts}
+            files.files.append((spare_events, spare_tables))
         if counts is not None:
             files.files.append((events, counts))
             # A process that was killed may have kept some of its ranks before.
@@ -285,14 +285,14 @@ def _find_events(
         files.missing.append(f"the events of {named_ranks(ranks)} of {run.id} are missing: {reason}.")
 
 
-def _missing_events(reasons: Mapping[int, str], lacking: Sequence[RankEvents]) -> dict[int, str]:
-    return {events.rank: reasons.get(events.rank, "they were not kept") for events in lacking}
+def _missing_events(reasons: Mapping[int, str], rank_events: Sequence[RankEvents]) -> dict[int, str]:
+    return {events.rank: reasons.get(events.rank, "they were not kept") for events in rank_events}
 
 
 def _keep_lacking(
-    run: Run, store: Store, executor: Executor, progress: Progress | None, lacking: Sequence[RankEvents]
+    run: Run, store: Store, executor: Executor, progress: Progress | None, rank_events: Sequence[RankEvents]
 ) -> dict[int, str]:
-    if not lacking:
+    if not rank_events:
         return {}
     steps = stored_step_ranges(store, run.id)
     try:
@@ -307,7 +307,7 @@ def _keep_lacking(
             steps.step_range(events.rank),
             timelines.captured,
         )
-        for events in lacking
+        for events in rank_events
     ]
     size = max(1, min(_MAX_RANKS_PER_TASK, len(tasks) // _MIN_TASKS))
     chunks = [tuple(tasks[first : first + size]) for first in range(0, len(tasks), size)]

@@ -1,4 +1,4 @@
-"""The state of a run, from its job's record and its own files; the final one is kept and not asked again."""
+"""The state of a run, from its job's record and its files; a final state is kept and not judged again."""
 
 import json
 import re
@@ -19,13 +19,13 @@ from hpcprof.submit.runs.failures import job_output
 from hpcprof.submit.schedulers.base import CANCELLED_FILE, JobState, JobStatus, Record
 
 GRACE_SECONDS = 30.0
-"""The most seconds to wait for a job's ``finished`` file after its end: NFS shows new names late."""
+"""Maximum wait for a job's ``finished`` file after its end, in seconds: NFS shows new names late."""
 
 UNRECORDED_SECONDS = 60.0
-"""The most seconds to wait for the ``finished`` file of a job that the scheduler does not list."""
+"""Maximum wait for the ``finished`` file of a job that the scheduler does not list, in seconds."""
 
 SUBMITTING_SECONDS = 150.0
-"""The most seconds until the scheduler lists a job that another machine submits."""
+"""Maximum time until the scheduler lists a job that another machine submits, in seconds."""
 
 _UNFINISHED_FILE = "unfinished"
 _SEEN_FILE = "seen"
@@ -35,7 +35,7 @@ def status_from_record(run: Run, record: Record | None) -> JobStatus:
     """Return a run's status from its record, if the scheduler has one, and its state files."""
     status = _without_record(run) if record is None else _from_record(run, record)
     if status.state is JobState.TIMEOUT:
-        note = f"ahead of it {stopped}" if (stopped := _stopped_capture(run)) else _lost_profiles(run)
+        note = f"before that {stopped}" if (stopped := _stopped_capture(run)) else _lost_profiles(run)
     elif status.state is JobState.QUEUED:
         note = _failed_dependencies(run)
     else:
@@ -119,8 +119,8 @@ def _requeued(run: Run, record: Record) -> str:
     if run.state_file("started") is None:
         return ""
     # Slurm shows such a job as any that waits for its start time. Its output may say why.
-    if (written := _end_in_output(run)) is not None and written.reason:
-        return f"queued again: {written.reason}"
+    if (output_status := _end_in_output(run)) is not None and output_status.reason:
+        return f"queued again: {output_status.reason}"
     return "queued again after its node was lost, or after a requeue"
 
 
@@ -152,7 +152,7 @@ def _finished_status(run: Run) -> JobStatus | None:
 
 
 def _unseen_folder(run: Run) -> str:
-    """Return the question that a job raises of which nothing is in its run's folder; empty for any other."""
+    """Return a question to the user if a job has left nothing in its run's folder; else an empty text."""
     began = any(run.state_file(name) is not None for name in ("attempt", "started", _FINISHED_FILE))
     if began or any((run.path / "logs").glob("*")) or not records(run, "started"):
         return ""
@@ -163,8 +163,8 @@ def _failed_status(run: Run, record: Record) -> JobStatus:
     # job.sh's own exit code takes precedence: sacct subtracts 128 from larger ones.
     finished = status_by_finished_file(run)
     code = (finished and finished.exit_code) or record.exit_code
-    if not record.reason and (written := _end_in_output(run)) is not None:
-        return replace(written, exit_code=code)
+    if not record.reason and (output_status := _end_in_output(run)) is not None:
+        return replace(output_status, exit_code=code)
     reason = record.reason or ("it left no exit code" if code is None else f"exit code {code}")
     return JobStatus(JobState.FAILED, f"{reason}{'' if code is None else _unseen_folder(run)}", code)
 
@@ -173,10 +173,10 @@ def _without_record(run: Run) -> JobStatus:
     """Return the status of a job that the scheduler has forgotten or does not list yet, from its files."""
     if (finished := _finished_status(run)) is not None:
         return finished
-    if (who := run.state_file(CANCELLED_FILE)) is not None:
-        return JobStatus(JobState.CANCELLED, who)
-    if (written := _end_in_output(run)) is not None:
-        return written
+    if (canceller := run.state_file(CANCELLED_FILE)) is not None:
+        return JobStatus(JobState.CANCELLED, canceller)
+    if (output_status := _end_in_output(run)) is not None:
+        return output_status
     started = run.state_file("started") is not None
     if not started and not run.job_id:
         return status_of_submission(run)

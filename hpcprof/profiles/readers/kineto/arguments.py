@@ -35,7 +35,7 @@ def element_bytes(kind: object) -> int:
 
 
 class CallArguments(msgspec.Struct, gc=False):
-    """The arguments of an API call that matter here."""
+    """The arguments of an API call that a timeline holds."""
 
     correlation: Int64 | None = None
 
@@ -61,14 +61,14 @@ class MemoryArguments(GpuArguments, gc=False):
 
 
 class WaitArguments(GpuArguments, gc=False):
-    """The arguments of an annotation or a wait on the GPU; those of a wait name the record of its event."""
+    """The arguments of an annotation or a wait on the GPU; a wait names the record of its event."""
 
     wait_on_stream: Int64 | None = None
     wait_on_cuda_event_record_corr_id: Int64 | None = None
 
 
 class OperatorArguments(msgspec.Struct, gc=False):
-    """The shapes and types of an operator's inputs, and those that are no tensors, as they are written."""
+    """The shapes and types of an operator's inputs, and the values of inputs that are no tensors, as JSON."""
 
     dims: msgspec.Raw | msgspec.UnsetType = msgspec.field(name="Input Dims", default=msgspec.UNSET)
     types: msgspec.Raw | msgspec.UnsetType = msgspec.field(name="Input type", default=msgspec.UNSET)
@@ -98,20 +98,20 @@ class BatchDecoder(Generic[ValueT]):
     """Decodes values of one type: all at once if they are valid, else one by one."""
 
     def __init__(self, kind: Any) -> None:
-        self._all: msgspec.json.Decoder[list[ValueT]] = msgspec.json.Decoder(list[kind])
-        self._one: msgspec.json.Decoder[ValueT] = msgspec.json.Decoder(kind)
+        self._list_decoder: msgspec.json.Decoder[list[ValueT]] = msgspec.json.Decoder(list[kind])
+        self._decoder: msgspec.json.Decoder[ValueT] = msgspec.json.Decoder(kind)
 
     def __call__(self, written: Sequence[msgspec.Raw | bytes]) -> Sequence[ValueT | None]:
         """Return the values; None for one that is absent or of another type."""
         with suppress(msgspec.DecodeError):
-            values = self._all.decode(b"[%b]" % b",".join(written))
+            values = self._list_decoder.decode(b"[%b]" % b",".join(written))
             if len(values) == len(written):  # A single absent value is an empty list.
                 return values
         return [self._single_value(bytes(value)) for value in written]
 
     def _single_value(self, value: bytes) -> ValueT | None:
         try:
-            return self._one.decode(value)
+            return self._decoder.decode(value)
         except msgspec.DecodeError:
             return None
 
@@ -125,7 +125,7 @@ class ArgumentsDecoder(Generic[ValueT]):
         self._types = get_type_hints(kind, include_extras=True)
 
     def __call__(self, written: Sequence[msgspec.Raw]) -> tuple[Sequence[ValueT], Counter[str]]:
-        """Return the arguments of each event, and the number of odd ones by name."""
+        """Return the arguments of each event, and the number of dropped ones by name."""
         damaged: Counter[str] = Counter()
         whole = [
             self._lenient(bytes(text), damaged) if value is None else value

@@ -125,7 +125,7 @@ class LocationEvents(msgspec.Struct):
 _NOTHING = (UNDEFINED, UNDEFINED, UNDEFINED)
 
 
-class _Visited(msgspec.Struct):
+class _EventRecorder(msgspec.Struct):
     """The events of a location as the library hands them over.
 
     Each function is called with the location, the time, the position, data and attributes of an event before
@@ -193,7 +193,7 @@ class _Visited(msgspec.Struct):
         number, add, regions = int(kind), self.mpi.extend, self.regions
 
         def function(_: int, time: int, __: int, ___: int, ____: int, *fields: int) -> int:
-            # That of a blocking call has no request.
+            # The event of a blocking call has no request.
             peer, communicator, tag, size, request = fields if len(fields) == 5 else (*fields, 0)
             add((number, len(regions), time, peer, communicator, tag, size, size, request))
             return 0
@@ -287,7 +287,7 @@ def read_events(archive: Archive, location: Location) -> LocationEvents:
 
     Raises LibraryError if its file is missing or damaged.
     """
-    recorded = _Visited()
+    recorded = _EventRecorder()
     count = archive.handle.read_events(location.id, recorded.callbacks(archive.contexts, archive.counters))
     if count < location.events and not _are_miscounted(archive):
         raise LibraryError(f"{count:,} of {location.events:,} events are there")
@@ -308,7 +308,7 @@ def read_events(archive: Archive, location: Location) -> LocationEvents:
 def _are_miscounted(archive: Archive) -> bool:
     """Return whether locations hold more events than the archive states, so that its numbers mean nothing.
 
-    APEX states the number of its definitions.
+    APEX writes the number of definitions in place of the number of events.
     """
     for location in archive.locations:
         with suppress(LibraryError):
@@ -317,7 +317,7 @@ def _are_miscounted(archive: Archive) -> bool:
     return False
 
 
-def _visits(recorded: _Visited, clock: ArchiveClock, *, nested: bool) -> tuple[Visits, int]:
+def _visits(recorded: _EventRecorder, clock: ArchiveClock, *, nested: bool) -> tuple[Visits, int]:
     """Return the regions that were entered, and the number of enters and leaves without a counterpart.
 
     On a thread, a leave ends the region that was entered last and not left, or, where regions cross, the last
@@ -338,15 +338,15 @@ def _visits(recorded: _Visited, clock: ArchiveClock, *, nested: bool) -> tuple[V
         slot = numbered_rows(number, position_in_group(2 * number + ~enters))[1]
     order = np.argsort(slot, kind="stable")
     first, second = order[:-1], order[1:]
-    pair = (slot[first] == slot[second]) & enters[first] & ~enters[second]
-    last = np.ones(len(region), bool)
-    last[first[slot[first] == slot[second]]] = False
-    pair &= region[first] == region[second]
+    is_pair = (slot[first] == slot[second]) & enters[first] & ~enters[second]
+    is_last_in_slot = np.ones(len(region), bool)
+    is_last_in_slot[first[slot[first] == slot[second]]] = False
+    is_pair &= region[first] == region[second]
     leaves = np.full(len(region), -1)
-    leaves[first[pair]] = second[pair]
+    leaves[first[is_pair]] = second[is_pair]
     if nested:
         _pair_crossed(region, enters, leaves)
-    entered = np.flatnonzero(enters & (last | (leaves >= 0)))
+    entered = np.flatnonzero(enters & (is_last_in_slot | (leaves >= 0)))
     leaves = leaves[entered]
     end = np.where(leaves >= 0, time[leaves], time.max())
     unmatched = len(region) - len(entered) - np.count_nonzero(leaves >= 0)

@@ -782,11 +782,11 @@ def test_the_rank_that_arrives_last_is_counted() -> None:
     drained: list[Instruction] = [Launch(MS), Wait()]
     ranks = [training(overlap=False, optimizer=drained, data=[Host(rank * MS)]) for rank in range(3)]
     inputs = inputs_of(simulate(ranks, STEPS))
-    (said,) = unexplained_waiting(inputs, (), 5 * MS, pipeline=False, loose=0)
+    (said,) = unexplained_waiting(inputs, (), 5 * MS, pipeline=False, unaligned=0)
     last = f"the last one to arrive is rank 2 in {STEPS} of the {STEPS} collectives with the longest waits"
     assert said.reason.endswith(last)
     once = [OnceStep(step, MS, None, "") for step in inputs.tables["step_account"]["step"].unique().tolist()]
-    assert not [*unexplained_waiting(inputs, (), 5 * MS, pipeline=False, loose=0, once=once)]
+    assert not [*unexplained_waiting(inputs, (), 5 * MS, pipeline=False, unaligned=0, once=once)]
 
 
 def test_a_run_on_cpus_is_explained_by_the_account_of_its_steps() -> None:

@@ -140,7 +140,7 @@ def test_communication_without_aligned_clocks_is_named_as_possible_waiting() -> 
     account = pd.DataFrame({"rank": [0, 1], "wait_for_peer_ns": [None, 0], "exposed_comm_ns": [40, 0]})
     tables = {"step_account": account, "rank_collectives": pd.DataFrame()}
     inputs = replace(inputs_of(simulate([[]], 1)), tables=tables)
-    (found,) = unexplained_waiting(inputs, (), 100.0, pipeline=True, loose=1)
+    (found,) = unexplained_waiting(inputs, (), 100.0, pipeline=True, unaligned=1)
     assert "takes 40.00 ns of a step (40 %) on rank 0. How much of it is waiting is unknown" in found.reason
 
 

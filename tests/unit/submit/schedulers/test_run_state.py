@@ -384,7 +384,7 @@ def stop_capture(run: Run, rank: int) -> None:
     [
         (Record(JobState.RUNNING), NEAR),
         (LONG_AGO, NEAR),
-        (TIMEOUT, f"the walltime limit (00:01:00) was exceeded; ahead of it {STOPPED}"),
+        (TIMEOUT, f"the walltime limit (00:01:00) was exceeded; before that {STOPPED}"),
         (Record(JobState.FAILED, "", 3), f"exit code 3; {NEAR}"),
         (Record(JobState.QUEUED, "Priority"), "Priority"),
     ],
