@@ -27,7 +27,7 @@ from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 
 ROOT = Path(__file__).parents[1]
-MOST_ANSWERS, MOST_BYTES = 3, 20_000
+MAX_ANSWERS, MAX_BYTES = 3, 20_000
 
 Call = tuple[str, dict[str, Any]]
 Fact = tuple[str, Callable[[str], bool]]
@@ -206,7 +206,7 @@ async def ask(work: Path, asked: Sequence[Question]) -> int:
                 texts += [content.text for content in result.content if content.type == "text"]
             size = sum(len(text.encode()) for text in texts)
             lacking = [what for what, holds in question.facts if not holds("\n".join(texts))]
-            good = not lacking and len(texts) <= MOST_ANSWERS and size <= MOST_BYTES
+            good = not lacking and len(texts) <= MAX_ANSWERS and size <= MAX_BYTES
             bad += not good
             print(
                 f"{number:2} {'ok ' if good else 'BAD'} {len(texts)} {size:6,} B  {question.text}", flush=True
@@ -232,7 +232,7 @@ def main() -> None:
         (work / "fails.py").write_text("print(1 / 0)\n")
         hpcprof(work, "submit", "--wait", "--", sys.executable, "fails.py")
         bad = asyncio.run(ask(work, asked))
-    print(f"{len(asked) - bad} of {len(asked)} questions are answered in {MOST_ANSWERS} answers and 20 kB")
+    print(f"{len(asked) - bad} of {len(asked)} questions are answered in {MAX_ANSWERS} answers and 20 kB")
     sys.exit(bad > 0)
 
 

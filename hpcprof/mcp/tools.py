@@ -19,7 +19,7 @@ from hpcprof.results.collect.run_names import command_line, find_known_run, type
 from hpcprof.results.store.store import Store
 from hpcprof.runs.directory import Run, log_files, typed_name
 from hpcprof.serve.catalogue import Catalogue, Filters
-from hpcprof.serve.sql import MOST_ROWS, SECONDS, SqlDesk
+from hpcprof.serve.sql import MAX_ROWS, SECONDS, SqlDesk
 from hpcprof.submit.remote.mirror import refresh
 
 _WIDTH = 110
@@ -202,12 +202,12 @@ class Tools:
         reply = await self._desk.ask(sql, [named] if events else None)
         results = f"results of all runs; run_id of {mark_name(run)}: {mark_name(named.id)}"
         origin = f"events of {mark_name(named.id)}" if events else results
-        more = f" (of more: the limit is {MOST_ROWS:,})" if reply.truncated else ""
+        more = f" (of more: the limit is {MAX_ROWS:,})" if reply.truncated else ""
         head = [f"{counted(len(reply.rows), 'row')}{more} from the {origin}."]
         rows = (" | ".join(map(_value, row)) for row in reply.rows)
         lines = [*reply.notes, " | ".join(reply.columns), *rows]
         words = ["--events", sql, typed_run(named)] if events else [sql]
-        pointers = [f"Limits: {SECONDS} s, {MOST_ROWS:,} rows. All: {self._typed_command('query', *words)}"]
+        pointers = [f"Limits: {SECONDS} s, {MAX_ROWS:,} rows. All: {self._typed_command('query', *words)}"]
         return answer(head, lines, "profiles", pointers)
 
     async def events_around(

@@ -23,7 +23,7 @@ MEMORY = ("allocated_bytes", "reserved_bytes", "inactive_split_bytes")
 
 _MIN_PERIOD_NS, _MAX_PERIOD_NS = 1_000_000_000, 10_000_000_000
 _THINNING_SHARE = 3600
-"""Inverse share of the elapsed time between two lines: a line a second at first, at last every 10 s."""
+"""Inverse share of the elapsed time between two lines: at first a line every second, at last every 10 s."""
 
 _MAX_LONG_STEPS = 16
 """Maximum steps of a line whose times it lists: those that take a quarter longer than its median."""

@@ -85,7 +85,7 @@ class ExceptionWatch:
     def note(self, error: BaseException, started_as: int) -> None:
         """Note the exception in the run."""
         note = {**describe(error), "time": time.time(), "started_as": started_as}
-        # That of torchrun is about a worker, whose own note stays.
+        # The exception of torchrun is about a worker, whose own note stays.
         replaces = type(error).__name__ != "ChildFailedError"
         self._write(f"rank{self._rank:05d}.exception", json.dumps(note), replaces)
 

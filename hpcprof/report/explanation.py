@@ -15,7 +15,7 @@ from hpcprof.analysis.explain.explanation import (
     CAUSES,
     HOOK,
     IDLE,
-    LEAST_ESTIMATE_PCT,
+    MIN_ESTIMATE_PCT,
     NO_GPU,
     PAGES,
     REST,
@@ -293,7 +293,7 @@ def _no_price_text(explanation: Explanation) -> str:
             return f"Nothing was found that surely shortens a step; {visible(reason)}."
         return f"No cause could be judged: {visible(reason)}."
     whole = _JUDGED_WORK if explanation.step.source == CAPTURE else "a step"
-    nothing = f"Nothing was found that would shorten {whole} by {LEAST_ESTIMATE_PCT:.0f} % or more."
+    nothing = f"Nothing was found that would shorten {whole} by {MIN_ESTIMATE_PCT:.0f} % or more."
     compute = explanation.step.compute_pct or 0.0
     is_complete = all(finding.cause != Cause.CAPTURE_INCOMPLETE for finding in explanation.shown())
     if compute >= _MOSTLY_COMPUTE_PCT and is_complete and not explanation.step.is_alone:

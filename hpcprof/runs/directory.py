@@ -37,7 +37,7 @@ SUBMISSION_FILE = "submission"
 """The state file with what the scheduler wrote to standard error when it accepted the job."""
 
 _MAX_NAME_BYTES, _MAX_PATH_LENGTH, _SHOWN_CHARACTERS = 255, 4096, 40
-MOST_RANKS = 1_000_000
+MAX_RANKS = 1_000_000
 """Maximum number of ranks of a run; a number above it is damage."""
 
 _MAX_ATTEMPTS = 100_000
@@ -268,7 +268,7 @@ def open_run(path: Path) -> Run:
         _ = manifest.site
         if not is_plausible_time(datetime.fromisoformat(manifest.created)):
             raise ValueError(f"it has an impossible time, {manifest.created}")
-        if not 0 < manifest.job.ranks <= MOST_RANKS:
+        if not 0 < manifest.job.ranks <= MAX_RANKS:
             raise ValueError(f"it has {manifest.job.ranks} ranks")
         if not _SAFE_ID.fullmatch(manifest.id):
             raise ValueError(f"its id {manifest.id[:80]!r} is not the name of a folder")

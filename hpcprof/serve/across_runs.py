@@ -22,8 +22,8 @@ from hpcprof.runs.directory import Run
 from hpcprof.serve.catalogue import Catalogue, Listing, UnknownRun
 from hpcprof.serve.context import as_html, as_json, run_address, served
 
-MOST_RUNS = 16
-"""The most runs on a side of a comparison."""
+MAX_RUNS = 16
+"""Maximum number of runs on a side of a comparison."""
 
 
 def history_page(request: Request) -> Response:
@@ -105,9 +105,9 @@ def _comparison(request: Request) -> Comparison:
 
 def _side(parameters: QueryParams, name: str, catalogue: Catalogue) -> list[Run]:
     ids = [run_id for run_id in parameters.getlist(name) if run_id]
-    if not 1 <= len(ids) <= MOST_RUNS:
+    if not 1 <= len(ids) <= MAX_RUNS:
         raise UsageError(
-            f"choose from 1 to {MOST_RUNS} runs as the {name} ({'A' if name == 'baseline' else 'B'}), as in "
+            f"choose from 1 to {MAX_RUNS} runs as the {name} ({'A' if name == 'baseline' else 'B'}), as in "
             "/compare?baseline=RUN&candidate=RUN."
         )
     return [catalogue.find(run_id) for run_id in ids]
@@ -122,7 +122,7 @@ def comparisons(catalogue: Catalogue, run: Run) -> list[tuple[str, str]]:
     return addresses + [
         (f"baseline {named_baseline.name}", compare_address(named_baseline.runs, run.id))
         for named_baseline in (named_baselines(store) if similar else ())
-        if similar.issuperset(named_baseline.runs) and len(named_baseline.runs) <= MOST_RUNS
+        if similar.issuperset(named_baseline.runs) and len(named_baseline.runs) <= MAX_RUNS
     ]
 
 

@@ -24,7 +24,7 @@ from hpcprof.serve.catalogue import Filters
 from hpcprof.serve.context import as_csv, as_json, contents_of, reader_of, served, table_of
 from hpcprof.serve.tiles import chosen_ranks, is_rank
 
-MOST_RUNS = 16
+MAX_RUNS = 16
 """Maximum number of runs whose events a query reads."""
 
 
@@ -120,7 +120,7 @@ async def ask_sql(request: Request) -> Response:
     except msgspec.MsgspecError as error:
         raise UsageError(f"the query is not valid: {error}.") from None
     context = served(request)
-    runs = [await run_in_threadpool(context.catalogue.find, run) for run in query.runs[:MOST_RUNS]]
+    runs = [await run_in_threadpool(context.catalogue.find, run) for run in query.runs[:MAX_RUNS]]
     reply = await context.desk.ask(query.sql, runs or None, reader_of(request))
     if request.query_params.get("format") == "csv":
         return await run_in_threadpool(as_csv, "query", reply.columns, reply.rows)

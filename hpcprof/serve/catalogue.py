@@ -18,7 +18,7 @@ from hpcprof.runs.directory import Run, has_manifest, number_in_sweep, open_run,
 from hpcprof.submit.schedulers.base import JobState, JobStatus
 
 FRESH_SECONDS = 10.0
-"""The most seconds that a list is kept: sites forbid asking a scheduler every second."""
+"""Maximum age of a list, in seconds: sites forbid asking a scheduler every second."""
 
 _MIN_LIST_SECONDS = 1.0
 """The least age of a list that is made again for a run that it does not name."""

@@ -352,11 +352,11 @@ _FORGET_PACKAGE_S = 7 * 24 * 3600
 """The age at which the beginning of a package that nobody finishes is removed."""
 
 _MAX_OPEN_PACKAGES = 100
-"""The most packages of a token that have begun and not ended."""
+"""Maximum number of unfinished packages of a token."""
 
 
 _MAX_UNPACKING = 4
-"""The most packages of a project that are unpacked at a time."""
+"""Maximum number of packages of a project that are unpacked at a time."""
 
 _PARTS_AT_ONCE = 4
 """Maximum number of parts of a token that are in memory, or being kept, at the same time; others wait."""

@@ -60,7 +60,7 @@ EXAMPLES = (
 RUNS_PER_PAGE = 100
 ROWS_PER_PAGE = 200
 _MAX_TREND_RUNS = 20
-"""The most runs that a trend shows."""
+"""Maximum number of runs that a trend shows."""
 
 _STATIC_FILES = {
     "page.js": "text/javascript",

@@ -23,8 +23,8 @@ from hpcprof.serve.tiles import AskAgain, Tiles
 from hpcprof.serve.turns import Turns
 
 MAX_SQL_CHARACTERS = 20_000
-MOST_ROWS = 10_000
-MOST_BYTES = 8 << 20
+MAX_ROWS = 10_000
+MAX_BYTES = 8 << 20
 SECONDS = 30
 """Maximum seconds of a query."""
 _TIMED_OUT_SENTENCE = f"the query took {SECONDS} s, the limit, and was ended."
@@ -82,7 +82,7 @@ class SqlDesk:
 
     def _execute(self, sql: str, runs: Sequence[Run] | None) -> Reply:
         named = None if runs is None else [self._with_events(run) for run in runs]
-        question = Question(sql, self._db, str(self._runs_dir), named, SECONDS, MOST_ROWS, MOST_BYTES)
+        question = Question(sql, self._db, str(self._runs_dir), named, SECONDS, MAX_ROWS, MAX_BYTES)
         try:
             text = msgspec.json.encode(question).decode()
         except UnicodeEncodeError:

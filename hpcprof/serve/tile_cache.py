@@ -11,8 +11,8 @@ from threading import Lock
 
 from hpcprof.common.atomic import replacing
 
-MOST_BYTES = 1 << 30
-"""The most bytes of the folder."""
+MAX_BYTES = 1 << 30
+"""Maximum size of the folder, in bytes."""
 
 _REMAINING_SHARE = 0.75
 """Share of that to which a full folder is emptied; the runs that were read least recently go first."""
@@ -27,7 +27,7 @@ _COMPRESSION_LEVEL = 1
 class TileCache:
     """Bytes by run and name, on disk, each written whole; a folder that cannot be written costs time."""
 
-    def __init__(self, folder: Path, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, folder: Path, most_bytes: int = MAX_BYTES) -> None:
         self._folder, self._most_bytes = folder, most_bytes
         self._lock = Lock()
         self._written = _CHECK_INTERVAL_BYTES  # The first tile also looks at what earlier servers left.

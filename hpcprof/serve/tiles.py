@@ -51,8 +51,8 @@ from hpcprof.serve.tile_cache import TileCache, tile_key
 LAYOUT = 5
 """Raised whenever tiles of the same profiles would be others."""
 
-MOST_RANKS = 64
-"""The most ranks that a request may ask for."""
+MAX_RANKS = 64
+"""Maximum number of ranks that a request may ask for."""
 
 _PIXELS_PER_TILE = 512
 """The slices that fit side by side in a tile."""
@@ -90,7 +90,7 @@ class RunTiles:
         self._run, self._store, self._key = run, store, key
         self._cache, self._parts = cache, parts
         self._windows = RunWindows(run, store, cache.folder(key) / EVENTS)
-        self._communication = lru_cache(MOST_RANKS)(self._read_communication)
+        self._communication = lru_cache(MAX_RANKS)(self._read_communication)
 
     def overview(self) -> bytes:
         """Return as JSON which ranks, steps and levels there are, without any slice."""
@@ -300,8 +300,8 @@ def chosen_ranks(text: str) -> Sequence[int]:
         if not (is_rank(first) and (is_rank(last) if dash else True)):
             raise UsageError(f"ranks {text[:50]!r}: give ranks such as 0-3,8.")
         span = range(int(first), int(last or first) + 1)
-        if not span or len(ranks) + len(span) > MOST_RANKS:
-            raise UsageError(f"ranks {text[:50]!r}: give from 1 to {MOST_RANKS} ranks.")
+        if not span or len(ranks) + len(span) > MAX_RANKS:
+            raise UsageError(f"ranks {text[:50]!r}: give from 1 to {MAX_RANKS} ranks.")
         ranks += span
     return ranks
 

@@ -10,7 +10,7 @@ from statistics import mean, median
 
 import numpy as np
 
-from hpcprof.analysis.explain.explanation import LEAST_ESTIMATE_PCT, Explanation, Finding
+from hpcprof.analysis.explain.explanation import MIN_ESTIMATE_PCT, Explanation, Finding
 from hpcprof.analysis.framework.declaration import Column, columns
 from hpcprof.analysis.statistics.confidence_intervals import CONFIDENCE, welch_interval
 from hpcprof.common.errors import HpcprofError
@@ -47,7 +47,7 @@ class Validation:
     @property
     def certain(self) -> bool | None:
         """True if the fault costs enough to be found; None if its interval includes the limit."""
-        least = self.cost.clean_ns * LEAST_ESTIMATE_PCT / 100
+        least = self.cost.clean_ns * MIN_ESTIMATE_PCT / 100
         if self.injected.fault.cause is None or self.cost.high_ns < least:
             return False
         return True if self.cost.low_ns >= least else None

@@ -22,7 +22,7 @@ from hpcprof.serve.hub import PushRefused, Uploads
 from tests.attacks import packages
 from tests.attacks.packages import RUN, described, package, profiles, results
 
-_MOST_HUB_BYTES = 1 << 30
+_MAX_HUB_BYTES = 1 << 30
 _RUNS = b'{"runs":{"id":["pushed-1"],"path":[""]},'
 _BOMBS = {
     "lists": (_RUNS + b'"kernels":{"name":[', b"[],", b"[]]}}"),
@@ -105,7 +105,7 @@ def test_four_bombs_at_once_stay_below_one_gigabyte_which_is_given_back(tmp_path
     assert (done.returncode, done.stderr) == (0, "")
     count, most, left = map(int, done.stdout.split())
     assert count == 4 * len(paths) + 5
-    assert most < _MOST_HUB_BYTES and left < 128 << 20
+    assert most < _MAX_HUB_BYTES and left < 128 << 20
 
 
 _DECODE_AT_ONCE = """

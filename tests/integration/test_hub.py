@@ -748,7 +748,7 @@ def test_equal_values_that_fill_the_memory_are_refused(
                 members[place] = member, made.getvalue()
 
     swollen = repacked(package, many_rows)
-    monkeypatch.setattr(package_module, "MOST_EVENT_BYTES", 8 << 20)
+    monkeypatch.setattr(package_module, "MAX_EVENT_BYTES", 8 << 20)
     assert len(swollen) < 1 << 20
     with pytest.raises(PushRefused, match="the events exceed 8,388,608 bytes"):
         receive(uploads, swollen, grant_of("ci"))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 NO_COMMUNICATOR = ""
 """Stands for an unknown communicator."""
-_MOST_IN_STEP = 1 << 20
+_MAX_IN_STEP = 1 << 20
 """Maximum number of collectives of one operation in a step."""
 _SENTENCES = 3
 """Maximum number of sentences about unmatched operations."""
@@ -156,7 +156,7 @@ def _by_step(
     equal_rows = has_equal_counts[number][pair]
     place = position_in_group(pair)
     chosen = {name: values[in_steps][equal_rows] for name, values in columns.items()}
-    key = (step * _MOST_IN_STEP + place)[equal_rows]
+    key = (step * _MAX_IN_STEP + place)[equal_rows]
     order = np.lexsort((chosen["rank"], key))
     return _on_all({name: values[order] for name, values in chosen.items()}, key[order], in_order.calls)
 

@@ -30,7 +30,7 @@ MIN_PROBABILITY = 0.7
 FEWEST = 5
 """Minimum length of a series with change points."""
 
-MOST_VALUES = 1000
+MAX_VALUES = 1000
 """Maximum number of values examined, which takes a second; a longer series keeps its last ones."""
 
 _PER_VALUE, _PER_SERIES = 0.01, 0.25
@@ -90,7 +90,7 @@ def change_points(values: Sequence[float]) -> list[ChangePoint]:
     series, where a change has to be noticed soon. Fewer last values are never a change: in looks after each
     run, some would often be off by chance.
     """
-    series = np.log(np.asarray(values, float)[-MOST_VALUES:])
+    series = np.log(np.asarray(values, float)[-MAX_VALUES:])
     if len(series) < FEWEST:
         return []
     changes = level_changes(series, change_probabilities(series))

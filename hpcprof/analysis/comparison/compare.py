@@ -62,7 +62,7 @@ NO_STATISTICS = "no statistics"
 MATERIAL_PCT = 1.0
 """Minimum change of a regression, in percent."""
 
-_FEWEST_EARLIER = 3
+_MIN_EARLIER = 3
 """Minimum number of earlier runs that count."""
 
 _MAX_DETECTABLE_RATIO = 2.0
@@ -211,7 +211,7 @@ def _estimate_decider(
         (run, x) for run in earlier if (x := {**step_metrics(run), **_machine_metrics(run.tables)}.get(name))
     ]
     before = np.log([x for _, x in earlier_values])
-    enough = len(before) >= _FEWEST_EARLIER
+    enough = len(before) >= _MIN_EARLIER
     submitted = [run.submitted for run in against], [run.submitted for run in runs]
     if (pairs := turns(*submitted)) and None not in (*sides.a, *sides.b):
         pos_a, pos_b = (np.array(places_of_side) for places_of_side in zip(*pairs, strict=True))
@@ -477,7 +477,7 @@ POWER = 0.8
 _DIFFERENCE_LEVEL = 0.01
 """Significance level of a test that two samples have different distributions."""
 
-_FEWEST_FOR_SLOPE = 6
+_MIN_FOR_SLOPE = 6
 """Minimum number of degrees of freedom for the test of a slope."""
 
 _TREND_LEVEL = 0.1
@@ -633,7 +633,7 @@ def with_common_slope(blocks: Sequence[tuple[Floats, Floats]]) -> Estimate | Non
     (n,). The result is the level of the last block minus the level of the block before it, at the same place;
     None if the slope within the blocks is insignificant, or there are too few values.
     """
-    if sum(len(values) for values, _ in blocks) - len(blocks) - 1 < _FEWEST_FOR_SLOPE:
+    if sum(len(values) for values, _ in blocks) - len(blocks) - 1 < _MIN_FOR_SLOPE:
         return None
     line = _Line.of(blocks)
     if not line.rises(line.wider):

@@ -260,7 +260,7 @@ def scaling_models(runs: Sequence[RunData]) -> Outcome:
         sizes = max(sizes, len(by_ranks))
         rows += _models(series, by_ranks)
     if not rows:
-        return no_rows(f"a model needs runs at {FEWEST_SIZES} or more rank counts; found {sizes}")
+        return no_rows(f"a model needs runs at {MIN_SIZES} or more rank counts; found {sizes}")
     table = pd.DataFrame(rows, dtype=object)
     few = table["sizes"].min() < SIZES_FOR_TWO_TERMS
     return Outcome(
@@ -270,7 +270,7 @@ def scaling_models(runs: Sequence[RunData]) -> Outcome:
 
 def _models(series: ScalingSeries, by_ranks: Mapping[int, Sequence[_Timed]]) -> list[dict[str, Any]]:
     ranks = sorted(by_ranks)
-    if len(ranks) < FEWEST_SIZES:
+    if len(ranks) < MIN_SIZES:
         return []
     steps = [_mean([run.step_ns for run in by_ranks[number]]) or 0.0 for number in ranks]
     parts_by_ranks = [_parts(by_ranks[number]) for number in ranks]
@@ -330,7 +330,7 @@ def _parts_of_run(run: _Timed) -> dict[str, float]:
     return {"computation": useful * run.step_ns, **{str(k): float(v) for k, v in by_call.items()}}
 
 
-FEWEST_SIZES = 4
+MIN_SIZES = 4
 """Minimum number of rank counts for a model."""
 
 SIZES_FOR_TWO_TERMS = 6
@@ -357,7 +357,7 @@ _MAX_ERROR_RATIO = 0.6
 """Maximum ratio of the errors with and without another term for which the term is kept."""
 
 _BOOTSTRAP_DRAWS, _LOW_PERCENTILE, _HIGH_PERCENTILE = 100, 5, 95
-MOST_RANKS = 1 << 20
+MAX_RANKS = 1 << 20
 """Maximum number of ranks to which models are extrapolated."""
 
 
@@ -400,7 +400,7 @@ def fit(ranks: Sequence[int], times_ns: Sequence[float]) -> Model | None:
 
     The ranks are different ones, ascending; the times are above 0.
     """
-    if len(ranks) < FEWEST_SIZES or min(times_ns) <= 0:
+    if len(ranks) < MIN_SIZES or min(times_ns) <= 0:
         return None
     columns, times = _columns(tuple(ranks)), np.asarray(times_ns, float)
     sets: list[Sequence[tuple[int, ...]]] = [[()], [(term,) for term in range(len(_EXPONENTS))]]
@@ -475,7 +475,7 @@ def _best_of_models(
 class Dominance(msgspec.Struct, frozen=True):
     """The smallest number of ranks at which a part takes longer than the others together; 90 % interval.
 
-    None stands for more than `MOST_RANKS`.
+    None stands for more than `MAX_RANKS`.
     """
 
     ranks: int | None
@@ -497,14 +497,14 @@ def dominance_thresholds(ranks: Sequence[int], parts: Sequence[Sequence[float]])
     if not any(starts):
         return [None] * len(parts)
     sizes, random = np.array(ranks, float), np.random.default_rng(0)
-    drawn = np.full((_BOOTSTRAP_DRAWS, len(parts)), 2 * MOST_RANKS)
+    drawn = np.full((_BOOTSTRAP_DRAWS, len(parts)), 2 * MAX_RANKS)
     for draw in range(_BOOTSTRAP_DRAWS):
         again = [
             fit(ranks, (model.at(sizes) * np.exp(model.error * random.standard_normal(len(sizes)))).tolist())
             for model in fitted
         ]
         drawn[draw] = [
-            start or 2 * MOST_RANKS for start in _dominates([model for model in again if model], ranks[0])
+            start or 2 * MAX_RANKS for start in _dominates([model for model in again if model], ranks[0])
         ]
     low, high = (
         np.percentile(drawn, [_LOW_PERCENTILE, _HIGH_PERCENTILE], axis=0, method="nearest")
@@ -518,12 +518,12 @@ def dominance_thresholds(ranks: Sequence[int], parts: Sequence[Sequence[float]])
 
 
 def _find_within(ranks: int) -> int | None:
-    return ranks if ranks <= MOST_RANKS else None
+    return ranks if ranks <= MAX_RANKS else None
 
 
 def _dominates(models: Sequence[Model], fewest: int) -> list[int | None]:
     """Return the smallest number of ranks at which each part takes longer than the others together."""
-    steps = np.arange(0, 1 + 16 * np.log2(MOST_RANKS / fewest))
+    steps = np.arange(0, 1 + 16 * np.log2(MAX_RANKS / fewest))
     ranks = fewest * 2 ** (steps / 16)
     times = np.array([model.at(ranks) for model in models])
     starts: list[int | None] = []

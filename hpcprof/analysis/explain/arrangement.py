@@ -8,8 +8,8 @@ import numpy as np
 from hpcprof.analysis.explain.cause import Cause, cause_of
 from hpcprof.analysis.explain.evidence import evidence_of
 from hpcprof.analysis.explain.explanation import (
-    LEAST_ESTIMATE_PCT,
-    LEAST_PCT,
+    MIN_ESTIMATE_PCT,
+    MIN_PCT,
     Confidence,
     Earlier,
     Finding,
@@ -180,7 +180,7 @@ def without_profiler_cost(
 
     A doubtful cause would be shown if the profiler cost nothing, or with more steps.
     """
-    least_saving, least_bound = LEAST_ESTIMATE_PCT / 100 * wall, LEAST_PCT / 100 * wall
+    least_saving, least_bound = MIN_ESTIMATE_PCT / 100 * wall, MIN_PCT / 100 * wall
     certain, doubts = [], []
     for item in judged:
         interval, cause = item.interval, item.candidate.cause.name
@@ -216,7 +216,7 @@ def only_hidden(hiding: Sequence[Finding], findings: Sequence[Finding], elapsed:
         for item in {item.place: item for item in hiding}.values()
         if item.place not in priced
         and not any(
-            figure.analysis == "idle_causes" and 100 * float(figure.value) >= LEAST_ESTIMATE_PCT * elapsed
+            figure.analysis == "idle_causes" and 100 * float(figure.value) >= MIN_ESTIMATE_PCT * elapsed
             for figure in item.evidence
         )
     ]

@@ -18,10 +18,10 @@ from hpcprof.common.notebook import InNotebooks
 if TYPE_CHECKING:
     from hpcprof.analysis.framework.outcome import Outcome
 
-LEAST_PCT = 1.0
+MIN_PCT = 1.0
 """Minimum lower bound of a saving that is shown, in percent of the step."""
 
-LEAST_ESTIMATE_PCT = 3.0
+MIN_ESTIMATE_PCT = 3.0
 """Minimum estimate of a saving that is shown, in percent of the step."""
 
 NO_GPU = (
@@ -383,7 +383,7 @@ class Explanation(InNotebooks):
         if saving is None or not step:
             return False
         low = 100 * (finding.saving_low_ns or 0) / step
-        return low >= LEAST_PCT and 100 * saving / step >= LEAST_ESTIMATE_PCT
+        return low >= MIN_PCT and 100 * saving / step >= MIN_ESTIMATE_PCT
 
     def changed(self, change: Callable[[Finding], Finding]) -> Explanation:
         """Return the explanation with all of its findings changed."""

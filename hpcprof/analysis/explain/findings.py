@@ -18,7 +18,7 @@ import numpy as np
 from hpcprof.analysis.account.places import NONE, is_inside, without_numbers
 from hpcprof.analysis.explain.cause import Candidate, Cause, Trait, cause_of
 from hpcprof.analysis.explain.edge_kinds import EdgeKind
-from hpcprof.analysis.explain.explanation import LEAST_ESTIMATE_PCT, LEAST_PCT, Evidence, Finding
+from hpcprof.analysis.explain.explanation import MIN_ESTIMATE_PCT, MIN_PCT, Evidence, Finding
 from hpcprof.analysis.explain.intervals import (
     MODEL_SHARE,
     Interval,
@@ -28,7 +28,7 @@ from hpcprof.analysis.explain.intervals import (
 from hpcprof.analysis.explain.replay import Replay, Times
 from hpcprof.profiles.timeline import Floats, Ints, Mask
 
-_MOST_FINDINGS = 6
+_MAX_FINDINGS = 6
 _MIN_NARROW_SHARE = 0.9
 """Minimum share of the best saving that a narrower cause saves to be the finding instead."""
 
@@ -41,7 +41,7 @@ _MIN_SINGLE_SHARE = 0.6
 _MAX_ABSORBED_SHARE = 0.5
 """Maximum share of its saving that an alternative still has after the finding is removed."""
 
-_MOST_ALTERNATIVES = 3
+_MAX_ALTERNATIVES = 3
 _MAX_STEPS_SHARE, _MIN_SAVING_IN_STEPS = 0.5, 0.8
 """Maximum share of the steps, and minimum share of the saving in them, for a cause of only these steps."""
 
@@ -105,7 +105,7 @@ class Search:
         measured, replayed = recorded.walls(recorded.graph.observed), recorded.walls(recorded.unchanged)
         self.error = abs(float(np.median(replayed) - np.median(measured)))
         """The distance of the unchanged replay's median from the measured one, in ns."""
-        least, has_gpu = LEAST_PCT / 100 * self.wall, not replay.graph.is_of_host
+        least, has_gpu = MIN_PCT / 100 * self.wall, not replay.graph.is_of_host
         self._uncertainty = Uncertainty(
             replay, self._mean, self.error, least, call_cost_ns, slower, faster, other_host=has_gpu
         )
@@ -126,8 +126,8 @@ class Search:
         times, walls = base, begin
         savings = self._savings(times, [item for item in self.candidates if not item.slower])
         hidden = self._hidden_host_work(savings)
-        while len(chosen) < _MOST_FINDINGS:
-            worth = [(saving, item) for saving, item in savings if 100 * saving >= LEAST_PCT * self.wall]
+        while len(chosen) < _MAX_FINDINGS:
+            worth = [(saving, item) for saving, item in savings if 100 * saving >= MIN_PCT * self.wall]
             judged = self._best_candidate(times, walls, worth) or self._joint_lateness(times, walls)
             if judged is None:
                 break
@@ -148,7 +148,7 @@ class Search:
                 for pair, (remainder, _) in zip(remaining, savings, strict=True)
                 if pair[1].cause is not judged.candidate.cause
                 and remainder < _MAX_ABSORBED_SHARE * pair[0]
-                and 100 * pair[0] >= LEAST_ESTIMATE_PCT * self.wall
+                and 100 * pair[0] >= MIN_ESTIMATE_PCT * self.wall
             ]
             alternatives = self._alternatives(times, walls, absorbed)
             least, measured_in = (judged, times) if hiding or judged.saving <= alone.saving else (alone, base)
@@ -165,13 +165,13 @@ class Search:
         if late.limits_after is not None:
             return late
         ((saving, _),) = self._savings(times, [late.candidate])
-        return replace(late, limits_after=last) if 100 * saving >= LEAST_ESTIMATE_PCT * self.wall else late
+        return replace(late, limits_after=last) if 100 * saving >= MIN_ESTIMATE_PCT * self.wall else late
 
     def _hiding_findings(
         self, earlier: Sequence[Judged], judged: Judged, alone: Judged
     ) -> tuple[Judged, ...]:
         """Return the earlier findings that hide the saving of a late rank: other late ranks, or all."""
-        hidden = 100 * (judged.saving - alone.saving) >= LEAST_ESTIMATE_PCT * self.wall
+        hidden = 100 * (judged.saving - alone.saving) >= MIN_ESTIMATE_PCT * self.wall
         if not hidden or not judged.candidate.has(Trait.LATE_RANK):
             return ()
         late = [item for item in earlier if item.candidate.has(Trait.LATE_RANK)]
@@ -192,7 +192,7 @@ class Search:
             if not set(first.ranks) & set(other.ranks)
         ]
         best = max((pair.saving for pair in pairs), default=0.0)
-        if 100 * best < LEAST_ESTIMATE_PCT * self.wall:
+        if 100 * best < MIN_ESTIMATE_PCT * self.wall:
             return None
         chosen = min(
             (pair for pair in pairs if pair.saving >= _MIN_NARROW_SHARE * best),
@@ -219,7 +219,7 @@ class Search:
         self, times: Times, walls: Ints, absorbed: Sequence[tuple[float, Candidate]]
     ) -> tuple[Judged, ...]:
         alternatives: list[Judged] = []
-        while len(alternatives) < _MOST_ALTERNATIVES:
+        while len(alternatives) < _MAX_ALTERNATIVES:
             judged = self._best_candidate(times, walls, absorbed)
             if judged is None:
                 break
@@ -243,7 +243,7 @@ class Search:
         slow = []
         for candidate in (item for item in self.candidates if item.slower > 1):
             judged = self._judge_candidate(times, walls, candidate, candidate.ranks)
-            if 100 * judged.saving >= LEAST_PCT * self.wall:
+            if 100 * judged.saving >= MIN_PCT * self.wall:
                 slow.append(self._with_interval(judged, times))
                 times = candidate.remove(times)
                 walls = self._elapsed_times(times)
@@ -355,7 +355,7 @@ class Search:
             for saving, item in savings
             if item.has(Trait.HIDES)
             and 100 * item.own_ns >= _MIN_HIDDEN_PCT * self.wall
-            and 100 * saving < LEAST_PCT * self.wall
+            and 100 * saving < MIN_PCT * self.wall
         ]
         hidden.sort(key=lambda judged: (-judged.candidate.own_ns, -judged.candidate.where.count("/")))
         return [

@@ -55,7 +55,7 @@ MPI_CALL_COST_NS = 1_000
 
 Calls that follow each other at once are 0.45 µs apart in profiles of nsys 2023.4."""
 
-_MOST_STEPS = 500
+_MAX_STEPS = 500
 """Maximum number of steps that a user is asked to record: wider intervals have another reason than few
 steps."""
 
@@ -131,8 +131,8 @@ class Uncertainty(msgspec.Struct, frozen=True):
             allowed = float(np.sqrt(max(0.0, max(0.0, most - self.error) ** 2 - off[0] ** 2)))
             if gains and allowed < saving:
                 allowed = saving * -float(np.log1p(-allowed / saving))
-            enough = len(by_step) * (steps / allowed) ** 2 if allowed else _MOST_STEPS + 1
-            needed = max(len(by_step) + 1, int(np.ceil(enough))) if enough <= _MOST_STEPS else None
+            enough = len(by_step) * (steps / allowed) ** 2 if allowed else _MAX_STEPS + 1
+            needed = max(len(by_step) + 1, int(np.ceil(enough))) if enough <= _MAX_STEPS else None
         return Interval(low, high, max(0.0, -profiler), (saving - alike_low, alike_high - saving), needed)
 
     def _host_share(self, times: Times, change: Callable[[Times], Times], saving: float) -> float:

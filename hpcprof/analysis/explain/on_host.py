@@ -19,7 +19,7 @@ from hpcprof.analysis.explain.intervals import half_width
 from hpcprof.analysis.steps.phases import REST
 from hpcprof.profiles.timeline import Floats
 
-_LEAST_SHARE = 0.01
+_MIN_SHARE = 0.01
 """Minimum saving of a finding, as a share of a step."""
 
 _LATE_SHARE = 0.03
@@ -57,7 +57,7 @@ def explain_on_host(tables: Tables) -> tuple[Finding, ...]:
     wall = float(np.median(account.wall.max(axis=1)))
     findings = [*_host_work(tables, account, wall), *_late_ranks(tables, account, wall)]
     findings += _exposed_findings(account, tables, wall)
-    findings = [finding for finding in findings if (finding.saving_ns or 0) >= _LEAST_SHARE * wall]
+    findings = [finding for finding in findings if (finding.saving_ns or 0) >= _MIN_SHARE * wall]
     return tuple(sorted(findings, key=lambda item: -(item.saving_ns or 0)))
 
 
@@ -121,7 +121,7 @@ def _late_ranks(tables: Tables, account: _Account, wall: float) -> Iterator[Find
             )
             for later in (later_work, np.minimum(later_work, idle).clip(min=0))
         ]
-        sure = [finding for finding in findings if (finding.saving_low_ns or 0) >= _LEAST_SHARE * wall]
+        sure = [finding for finding in findings if (finding.saving_low_ns or 0) >= _MIN_SHARE * wall]
         yield (sure or findings)[0]
 
 

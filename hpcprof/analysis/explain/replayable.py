@@ -26,14 +26,14 @@ from hpcprof.common.units import counted, format_ns, named_ranks
 from hpcprof.profiles.losses import RECORD_KERNELS, for_profiler
 from hpcprof.profiles.timeline import Floats, Ints, Mask, Timeline
 
-MOST_OPERATIONS = 45_000
+MAX_OPERATIONS = 45_000
 """Maximum number of replayed operations over all ranks; a longer run is replayed in some steps of its
 middle."""
 
-_MOST_CALLS = 1_000_000
+_MAX_CALLS = 1_000_000
 """Maximum number of MPI calls in the timelines that are kept in memory: some 250 MB."""
 
-_FEWEST_STEPS = 3
+_MIN_STEPS = 3
 """Minimum number of replayed steps, whatever their size."""
 
 _MAX_UNEXPLAINED_PCT = 1.0
@@ -69,7 +69,7 @@ class Replayable:
 class Timelines(Mapping[int, Timeline]):
     """The timelines of a run by rank, each read at its first use.
 
-    Programs without work on a GPU keep timelines up to `_MOST_CALLS` calls.
+    Programs without work on a GPU keep timelines up to `_MAX_CALLS` calls.
     """
 
     def __init__(self, inputs: ExplainInputs) -> None:
@@ -82,7 +82,7 @@ class Timelines(Mapping[int, Timeline]):
             return self._read[rank]
         timeline = self._inputs.read(rank)
         self._calls += len(timeline.mpi_calls)
-        if timeline.operation_count or self._calls <= _MOST_CALLS:
+        if timeline.operation_count or self._calls <= _MAX_CALLS:
             self._read[rank] = timeline
         return timeline
 
@@ -108,13 +108,13 @@ def replayable(
         first = timeline_of_rank[ranks[0]]
         on_host = {rank: HostSteps.of(timeline_of_rank[rank]) for rank in ranks}
         length = sum(host.calls for host in on_host.values())
-        if 0 < length <= MOST_OPERATIONS and not any(map(len, on_host.values())):
+        if 0 < length <= MAX_OPERATIONS and not any(map(len, on_host.values())):
             first = with_capture_as_step(first)
             on_host = {rank: HostSteps.of(with_capture_as_step(timeline_of_rank[rank])) for rank in ranks}
         return _replayable_mpi(inputs, first, on_host)
     timelines = {rank: timeline_of_rank[rank] for rank in ranks}
     counts = [timeline.operation_count for timeline in timelines.values()]
-    is_short = min(counts) > 0 and sum(counts) <= MOST_OPERATIONS
+    is_short = min(counts) > 0 and sum(counts) <= MAX_OPERATIONS
     computes = any(len(timeline.kernels) or len(timeline.graphs) for timeline in timelines.values())
     if is_short and computes and not any(len(steps_of(timeline)) for timeline in timelines.values()):
         timelines = {rank: with_capture_as_step(timeline) for rank, timeline in timelines.items()}
@@ -176,7 +176,7 @@ def _build_replayable(
 
 
 def _delays(inputs: ExplainInputs) -> dict[int, float]:
-    if len(inputs.ranks) <= MOST_RANKS or not len(inputs.tables["mpi_waits"]):
+    if len(inputs.ranks) <= MAX_RANKS or not len(inputs.tables["mpi_waits"]):
         return {}
     waits = inputs.tables["mpi_waits"].dropna(subset=["delaying_rank"])
     sums = waits.groupby("delaying_rank")["wait_ns"].sum()
@@ -254,7 +254,7 @@ def _typical_steps(begin: int, end: int, operations: int, account: pd.DataFrame,
     They are the middle ones or, if there are several kinds of steps, those most like all steps.
     ``operations`` is the number of operations of all ``steps`` steps.
     """
-    most = max(_FEWEST_STEPS, MOST_OPERATIONS * steps // operations)
+    most = max(_MIN_STEPS, MAX_OPERATIONS * steps // operations)
     middle = begin + max(0, (end - begin - most) // 2)
     possible = np.arange(begin, max(begin, end - most) + 1)
     possible = possible[np.argsort(np.abs(possible - middle), kind="stable")]
@@ -340,7 +340,7 @@ def _loose_ranks(inputs: ExplainInputs, clock: CommonClock, matched: Sequence[Ma
     return len({*inputs.ranks} - (clock.part.keys() if apart else {*inputs.aligned}))
 
 
-MOST_RANKS = 128
+MAX_RANKS = 128
 """Maximum number of replayed ranks; the time grows with them, and the others resemble these."""
 
 _MIN_PARTS = 4
@@ -350,7 +350,7 @@ _MIN_PARTS = 4
 def replayed_ranks(
     ranks: Sequence[int],
     arrivals: Iterable[Arrivals],
-    most: int = MOST_RANKS,
+    most: int = MAX_RANKS,
     delays: Mapping[int, float] | None = None,
 ) -> tuple[int, ...]:
     """Return the ranks to replay, in ascending order.

@@ -265,7 +265,7 @@ def pipeline_stages(couplings: Sequence[Coupling], work_rank: Ints, ranks: int) 
     return component_numbers(one_per_pipeline, ranks)
 
 
-_MOST_ROUNDS = 5_000
+_MAX_ROUNDS = 5_000
 """Maximum number of passes that move nodes behind their sources, before cycles are taken out."""
 
 
@@ -550,7 +550,7 @@ def in_order(edges: Edges, observed: Ints) -> tuple[Edges, Ints]:
     3. If that does not end, edges form cycles, which `_without_cycles` takes out.
     """
     moment = observed.copy()
-    for _ in range(_MOST_ROUNDS):
+    for _ in range(_MAX_ROUNDS):
         early = moment[edges.target] <= moment[edges.source]
         if not early.any():
             order = np.argsort(moment, kind="stable")

@@ -11,13 +11,13 @@ import numpy as np
 from hpcprof.analysis.account.call_kinds import CallKind
 from hpcprof.analysis.account.places import NONE, OUTSIDE, WHOLE_STEP, without_numbers
 from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Remove, Trait, cause_names, find_cause
-from hpcprof.analysis.explain.explanation import LEAST_ESTIMATE_PCT
+from hpcprof.analysis.explain.explanation import MIN_ESTIMATE_PCT
 from hpcprof.analysis.explain.mpi_removals import MpiRemovals
 from hpcprof.analysis.explain.removals import Removals
 from hpcprof.analysis.explain.replay import Replay, Times
 from hpcprof.profiles.timeline import Category, Floats, Gpu, Ints, Mask, Timeline
 
-_LEAST_SHARE = 0.01
+_MIN_SHARE = 0.01
 """Minimum own time of a candidate, as a share of a step."""
 
 _MIN_ALONE_RATIO = 2
@@ -48,7 +48,7 @@ class Scene:
         self.removals = Removals(replay)
         self.mpi = None if self.graph.mpi is None else MpiRemovals(replay, self.graph.mpi)
         self.ranks = tuple(range(len(self.graph.ranks)))
-        self.least = _LEAST_SHARE * float(np.mean(replay.elapsed(self.graph.observed)))
+        self.least = _MIN_SHARE * float(np.mean(replay.elapsed(self.graph.observed)))
         self._computed: dict[Callable[[Scene], object], object] = {}
 
     def candidates(self) -> list[Candidate]:
@@ -181,7 +181,7 @@ class Scene:
         free = removals.waits(self.replay.measured, waiting)
         quick = removals.host_time(free, WHOLE_STEP, long=False)
         slow, least = (elapsed(self.replay.moments(times, exact=False)) for times in (free, quick))
-        return 100 * float(np.mean(slow - least)) >= LEAST_ESTIMATE_PCT * float(np.mean(slow))
+        return 100 * float(np.mean(slow - least)) >= MIN_ESTIMATE_PCT * float(np.mean(slow))
 
     @cached_property
     def held_calls(self) -> Ints:

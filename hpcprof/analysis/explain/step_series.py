@@ -17,23 +17,23 @@ from hpcprof.common.robust import MAD_TO_DEVIATION
 from hpcprof.common.units import format_ns
 from hpcprof.profiles.timeline import NO_NAME, Floats, Ints, Timeline
 
-_FEWEST_FOR_SPIKES = 5
+_MIN_FOR_SPIKES = 5
 """Minimum number of steps to look for spikes."""
 _SPIKE_RATIO, _SPIKE_DEVIATIONS = 1.25, 8
 """Minimum ratio of a spike to the median step, and minimum distance from it in standard deviations."""
-MOST_SPIKES = 0.34
+MAX_SPIKES = 0.34
 """Maximum share of the steps that are spikes: more are no exceptions."""
 
-_FEWEST_FOR_DRIFT, _FEWEST_AT_LEVEL = 10, 3
+_MIN_FOR_DRIFT, _MIN_AT_LEVEL = 10, 3
 """Minimum number of steps to look for a drift, and at each level."""
-_MOST_LEVELS = 1_000
+_MAX_LEVELS = 1_000
 """Maximum number of values in the search for a level, whose time grows with their square."""
 
 _DRIFT_RATIO, _DRIFT_ERRORS = 1.03, 7.0
 """Minimum ratio of the levels of a drift, and minimum change in its standard errors."""
 _SHRINKS = 2.0
 """Maximum ratio of the longest to the shortest step on a falling line for the same work."""
-_WANDERS, _SPANS, _FEWEST_OF_SPAN = 4.0, 12, 8
+_WANDERS, _SPANS, _MIN_OF_SPAN = 4.0, 12, 8
 """Minimum change of a level in deviations of spans' medians, number of spans, minimum steps of a span."""
 
 
@@ -48,12 +48,12 @@ def spikes(series: StepSeries) -> Ints:
     the median distance. If a third of the steps are far off, they are no exceptions.
     """
     wall = series.wall[1:].astype(float)
-    if len(wall) < _FEWEST_FOR_SPIKES:
+    if len(wall) < _MIN_FOR_SPIKES:
         return np.empty(0, np.int64)
     usual = float(np.median(wall))
     deviation = MAD_TO_DEVIATION * float(np.median(np.abs(wall - usual)))
     high = np.flatnonzero((wall > _SPIKE_RATIO * usual) & (wall - usual > _SPIKE_DEVIATIONS * deviation))
-    none = len(high) > MOST_SPIKES * len(wall) or high.tolist() == [len(wall) - 1]
+    none = len(high) > MAX_SPIKES * len(wall) or high.tolist() == [len(wall) - 1]
     return np.empty(0, np.int64) if none else high + 1
 
 
@@ -83,10 +83,10 @@ def drift(series: StepSeries) -> Drift | None:
     rows = np.setdiff1d(np.arange(1, len(series.wall) - 1), spikes(series))
     rows, wall = _blocks(rows, series.wall[rows].astype(float))
     count = len(rows)
-    if count < _FEWEST_FOR_DRIFT:
+    if count < _MIN_FOR_DRIFT:
         return None
     all_steps = np.arange(len(series.wall))
-    fewest = max(_FEWEST_AT_LEVEL, count // 6)
+    fewest = max(_MIN_AT_LEVEL, count // 6)
     # The change point: two medians as levels are closest to the steps.
     possible = range(fewest, count - fewest + 1)
     first = min(possible, key=lambda first: _distance(wall[:first]) + _distance(wall[first:]))
@@ -120,7 +120,7 @@ def drift(series: StepSeries) -> Drift | None:
 def _span_deviation(residuals: Floats) -> float:
     """Return the standard deviation of the medians of spans of steps from the level, 0 for short series."""
     size = -(-len(residuals) // _SPANS)
-    if size < _FEWEST_OF_SPAN:
+    if size < _MIN_OF_SPAN:
         return 0.0
     # Means of steps with a long tail are off a level that is a median.
     middles = np.median(residuals[len(residuals) % size :].reshape(-1, size), axis=1)
@@ -130,7 +130,7 @@ def _span_deviation(residuals: Floats) -> float:
 
 def _blocks(rows: Ints, wall: Floats) -> tuple[Ints, Floats]:
     """Return steps and their times, or blocks of neighbours by the middle one and the median time."""
-    size = -(-len(rows) // _MOST_LEVELS) or 1
+    size = -(-len(rows) // _MAX_LEVELS) or 1
     whole = slice(len(rows) % size, None)
     middle = rows[whole].reshape(-1, size)[:, size // 2]
     return middle, np.median(wall[whole].reshape(-1, size), axis=1)
@@ -174,7 +174,7 @@ def pauses_of(timeline: Timeline) -> dict[int, Pause]:
     usual = Counter(name for name, _ in {(name, step) for _, name, step in between})
     longest: dict[int, tuple[int, str]] = {}
     for pause, name, step in between:
-        if usual[name] <= MOST_SPIKES * len(steps):
+        if usual[name] <= MAX_SPIKES * len(steps):
             longest[step] = max(longest.get(step, (0, "")), (pause, name))
     times = step_intervals(timeline)
     ended = np.maximum(times.gpu_end, steps.ranges.end)

@@ -16,7 +16,7 @@ from hpcprof.analysis.explain.edge_kinds import EdgeKind
 from hpcprof.analysis.explain.evidence import Tables, largest, step_evidence
 from hpcprof.analysis.explain.explanation import (
     IDLE,
-    LEAST_ESTIMATE_PCT,
+    MIN_ESTIMATE_PCT,
     PAGES,
     PRECISION,
     REST,
@@ -426,7 +426,7 @@ def with_first_work(
     by_range = idle[idle["cause"] == "host"].groupby("range")["idle_ns_per_step"].sum()
     place = str(by_range.idxmax()) if len(by_range) else ""
     same_place = [item for item in replayed if item.cause == Cause.HOST_WORK and item.where == place]
-    if not same_place and 100 * delay < LEAST_ESTIMATE_PCT * elapsed:
+    if not same_place and 100 * delay < MIN_ESTIMATE_PCT * elapsed:
         return [*replayed]
     evidence = tuple(largest("step_account", "idle_ns", inputs.tables["step_account"])[:1])
     first = estimated_finding(Cause.HOST_WORK, inputs.ranks, place, delay, 0.0, elapsed, evidence)
@@ -524,7 +524,7 @@ def waits_between_streams(replay: Replay) -> Iterator[NotJudged]:
     elapsed_ns = float(replay.elapsed(replay.unchanged).mean())
     replayed = replay.moments(replay.measured.without(waits))
     saving = elapsed_ns - float(replay.elapsed(replayed).mean())
-    if 100 * saving < LEAST_ESTIMATE_PCT * elapsed_ns:
+    if 100 * saving < MIN_ESTIMATE_PCT * elapsed_ns:
         return
     stream_predecessor = work.before[row]
     earliest = np.maximum(
@@ -552,7 +552,7 @@ def uneven_threads(timelines: Mapping[int, Timeline]) -> Iterator[NotJudged]:
 
     All of its threads enter such a range equally often. A replay has the first thread of each rank alone.
     """
-    max_idle_pct, unjudged = float(LEAST_ESTIMATE_PCT), list[NotJudged]()
+    max_idle_pct, unjudged = float(MIN_ESTIMATE_PCT), list[NotJudged]()
     for rank, timeline in timelines.items():
         ranges = timeline.ranges
         if not len(ranges):

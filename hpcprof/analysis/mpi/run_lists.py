@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 NONE = -1
 """Stands for no call, no partner and no match."""
 
-MOST_CALLS = 250_000
+MAX_CALLS = 250_000
 """Maximum calls of all ranks in a usual window, which takes some 200 MB."""
 
 START_CALLS = frozenset({"MPI_Init", "MPI_Init_thread"})
@@ -168,7 +168,7 @@ def _with_messages(rows: _RankRows, places: Ints, comm: Ints, peer: Ints, tag: I
 class RunLists(msgspec.Struct, dict=True):
     """The rows of ``mpi_call_list`` and ``mpi_operation_list`` of all ranks, added in their order."""
 
-    most_calls: int = MOST_CALLS
+    most_calls: int = MAX_CALLS
     """Usual number of calls of all ranks in a window, if the program lets it end there."""
     names: NumberedTexts = msgspec.field(default_factory=NumberedTexts)
     ranges: NumberedTexts = msgspec.field(default_factory=NumberedTexts)

@@ -36,11 +36,11 @@ _LATENCY_SHARES = 1 / (1 + np.exp(-np.linspace(-12, 12, 961)))
 """Shares of the latency in the time of communication."""
 _RING_SHARE = 0.25
 """Probability that an operation runs on a ring, before its times at several numbers of ranks are known."""
-_LEAST_ERROR = 0.01
+_MIN_ERROR = 0.01
 """Minimum logarithmic error of a time by an algorithm, when two algorithms are compared."""
-_FEWEST_SIZES = 4
+_MIN_SIZES = 4
 """Minimum number of sizes in a segment between break points."""
-_MOST_BREAKS = 2
+_MAX_BREAKS = 2
 _ANY_SIZE = 2.0**62
 """The limit of the last segment."""
 _FIT_ROUNDS = 10
@@ -212,7 +212,7 @@ def _explanations(op: str, rows: Sequence[Sample], relatives: Sequence[tuple[Flo
         squares = ((parameters.T - _USUAL_PARAMETERS) / _USUAL_SPREAD) ** 2
         squares = sum(((parameters.T - mean) ** 2 / variance for mean, variance in relatives), squares)
         squares = squares[:, : 1 + sized].sum(axis=1)
-        errors = missed.var(axis=0) + _LEAST_ERROR**2
+        errors = missed.var(axis=0) + _MIN_ERROR**2
         table[at, :, :2] = parameters.T
         table[at, :, 2] = np.log(chance) - squares / 2 - len(cases) / 2 * np.log(errors)
     table[..., 2] = np.exp(table[..., 2] - table[..., 2].max())
@@ -233,7 +233,7 @@ def fit_segments(samples: Sequence[Sample]) -> tuple[list[Segment], float]:
     """
     op = samples[0].op
     sizes = sorted({sample.bytes for sample in samples})
-    fewest = min(_FEWEST_SIZES, len(sizes))
+    fewest = min(_MIN_SIZES, len(sizes))
 
     @cache
     def fit(first: int, last: int) -> tuple[Segment, float]:
@@ -241,7 +241,7 @@ def fit_segments(samples: Sequence[Sample]) -> tuple[list[Segment], float]:
         return min((_segment(op, rows, name) for name in (TREE, RING)), key=lambda pair: pair[1])
 
     best: tuple[float, list[Segment], float] = (np.inf, [], 0.0)
-    for count in range(_MOST_BREAKS + 1):
+    for count in range(_MAX_BREAKS + 1):
         for inner in combinations(range(1, len(sizes)), count):
             spans = [*pairwise([0, *inner, len(sizes)])]
             if min(last - first for first, last in spans) < fewest:

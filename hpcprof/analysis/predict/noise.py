@@ -19,7 +19,7 @@ from hpcprof.profiles.timeline import Floats, Ints
 
 _POOL = 4096
 """Number of simulated steps of a unit; replays sample from them."""
-_FEWEST_TAIL = 8
+_MIN_TAIL = 8
 """Minimum number of values in the tail, which has as many as the root of all."""
 _MIN_COMMON_RATIO = 2.0
 """Minimum ratio of the variance of a step to the sum of those of its operations, if these are correlated."""
@@ -31,11 +31,11 @@ _SIGNIFICANT = 2.5
 """Minimum ratio of a correlation to its standard error."""
 _PRIOR_VALUES = 10
 """Number of values that an exponential tail is worth, beside those measured."""
-_FEWEST_STEPS = 8
+_MIN_STEPS = 8
 """Minimum number of steps in which a pause can be told."""
 _PAUSE_GAP = 4.0
 """Minimum ratio of the excess of a pause to the largest ordinary one; a heavy tail has no such gap."""
-_LEAST_PAUSE = 0.01
+_MIN_PAUSE = 0.01
 """Minimum excess of a pause over the median, in mean steps."""
 _RARE = 0.2
 """Maximum number of pauses in a step of a unit."""
@@ -45,7 +45,7 @@ _COMMON_LENGTH = 0.5
 """Minimum ratio of the shortest to the longest pause in a step that have one cause."""
 _PAUSE_SPREAD = 0.5
 """Standard deviation of the logarithm of a pause's length, if one was measured."""
-_LEAST_CHI = 0.1
+_MIN_CHI = 0.1
 """Minimum of a drawn chi-square over its degrees of freedom, which bounds the interval of one unit."""
 
 
@@ -81,7 +81,7 @@ class Noise:
         scale = freedom * max(self.measured - self.within, 0.0) + passing
         chi = (freedom + 1) * (1 - 2 / (9 * (freedom + 1))) ** 3  # the median (Wilson and Hilferty)
         if generator is not None:
-            chi = max(float(generator.chisquare(freedom + 1)), _LEAST_CHI * (freedom + 1))
+            chi = max(float(generator.chisquare(freedom + 1)), _MIN_CHI * (freedom + 1))
         return float(np.sqrt(scale / chi))
 
     def _lasting(self, freedom: int, passing: float) -> float:
@@ -138,7 +138,7 @@ def _pauses(work: Floats) -> Floats:
 
     Pauses of about the same length on more than half of the units in one step are common, and left out.
     """
-    if work.shape[2] < _FEWEST_STEPS or not work.size:
+    if work.shape[2] < _MIN_STEPS or not work.size:
         return np.zeros_like(work)
     excess = work - np.median(work, axis=2, keepdims=True)
     step = work.mean(axis=(1, 2)).sum()
@@ -149,7 +149,7 @@ def _pauses(work: Floats) -> Floats:
     gaps = np.flatnonzero(ordered[1:] >= _PAUSE_GAP * np.maximum(ordered[:-1], 1.0))
     if not gaps.size:
         return np.zeros_like(work)
-    pause = (relative >= ordered[gaps[0] + 1]) & (excess >= _LEAST_PAUSE * step)
+    pause = (relative >= ordered[gaps[0] + 1]) & (excess >= _MIN_PAUSE * step)
     lengths = np.where(pause, excess, np.nan)
     number = pause.sum(axis=1, keepdims=True)
     few = number <= max(work.shape[1] / 2, 1)
@@ -216,7 +216,7 @@ def _with_tail(values: Floats, drawn: Floats, place: Floats, error: float) -> Fl
     """
     ordered = np.sort(values)
     count = int(np.sqrt(len(values)))
-    if count < _FEWEST_TAIL:
+    if count < _MIN_TAIL:
         return drawn
     threshold = ordered[-count - 1]
     excess = ordered[-count:] - threshold

@@ -21,7 +21,7 @@ import pandas as pd
 from hpcprof.analysis.explain.cause import cause_of
 from hpcprof.analysis.explain.changes import Change, Prediction
 from hpcprof.analysis.explain.explanation import (
-    LEAST_PCT,
+    MIN_PCT,
     Cause,
     Evidence,
     Explanation,
@@ -31,7 +31,7 @@ from hpcprof.analysis.explain.explanation import (
 )
 from hpcprof.analysis.predict.operation_graph import (
     COMMUNICATION,
-    MOST_KINDS,
+    MAX_KINDS,
     OperationGraph,
     operation_graphs,
 )
@@ -47,10 +47,10 @@ _MIN_PLACE_SHARE = 0.9
 """Minimum share of the saving of typical times everywhere that a place keeps."""
 _MIN_NAMED_SHARE = 0.1
 """Minimum share of the saving of a place for a name in its finding."""
-_MOST_FINDINGS = 5
-_MOST_VALUES = 256
+_MAX_FINDINGS = 5
+_MAX_VALUES = 256
 """Maximum number of ranks, stages, replicas or names that are replayed one by one."""
-_MOST_NAMES = 4
+_MAX_NAMES = 4
 
 _REMEDIES = {
     Cause.LATE_RANK_COMPUTE: cause_of(Cause.LATE_RANK_COMPUTE).remedy,
@@ -144,14 +144,14 @@ class OperationReplay:
     def values(self, column: str) -> list[int | str]:
         """Return the values of a column, sorted; unknown ones are left out.
 
-        Only the `_MOST_VALUES` count whose times deviate most from those of their names.
+        Only the `_MAX_VALUES` count whose times deviate most from those of their names.
         """
         parts = [
             pd.Series(np.abs(times - ideal).sum(axis=1)).groupby(graph.rows[column].to_numpy()).sum()
             for graph, times, ideal in zip(self.graphs, self.measured, self.ideal, strict=True)
         ]
         deviation = pd.concat(parts).groupby(level=0).sum().drop([-1, ""], errors="ignore")
-        values: list[int | str] = deviation.nlargest(_MOST_VALUES).index.tolist()
+        values: list[int | str] = deviation.nlargest(_MAX_VALUES).index.tolist()
         return sorted(values)
 
 
@@ -198,12 +198,12 @@ def explain_operations(
     unknown = [NotJudged("causes inside operations", "a table of operations has neither kernels nor calls")]
     if table["rank"].nunique() == 1 and table["kind"].isin(COMMUNICATION).any():
         unknown.append(NotJudged("waiting for peers", "the table lacks them: communication includes it"))
-    if len(replay.graphs) == MOST_KINDS:
-        most = f"only the {MOST_KINDS} most frequent kinds of steps are replayed, by their operations"
+    if len(replay.graphs) == MAX_KINDS:
+        most = f"only the {MAX_KINDS} most frequent kinds of steps are replayed, by their operations"
         unknown.append(NotJudged("steps of other kinds", most))
     for column in (*_PLACES, "name"):
-        if max(graph.rows[column].nunique() for graph in replay.graphs) > _MOST_VALUES:
-            most = f"only the {_MOST_VALUES} {column}s whose times deviate most are replayed one by one"
+        if max(graph.rows[column].nunique() for graph in replay.graphs) > _MAX_VALUES:
+            most = f"only the {_MAX_VALUES} {column}s whose times deviate most are replayed one by one"
             unknown.append(NotJudged(f"each {column}", most))
     return Explanation(tuple(findings), (), tuple(unknown), summary), slowdowns
 
@@ -235,10 +235,10 @@ def _findings(
     """Yield the findings; shares are of ``step``, in ns."""
     current, now = replay.measured, unchanged
     slowdown = slowdowns.set_index(["by", "value"])["slowdown"]
-    for _ in range(_MOST_FINDINGS):
+    for _ in range(_MAX_FINDINGS):
         place, value, chosen, saving = _narrowest(replay, current, now)
         names = _names(replay, current, now, chosen, float(saving.mean()))
-        if saving.mean() < LEAST_PCT / 100 * step or not names:
+        if saving.mean() < MIN_PCT / 100 * step or not names:
             break
         if place == "rank":
             # The typical time of a name includes the times of this rank.
@@ -250,7 +250,7 @@ def _findings(
     comm = replay.select(lambda rows: rows["kind"].isin(COMMUNICATION))
     free = replay.mixed(comm, [np.zeros_like(times) for times in replay.measured], replay.measured)
     saving = unchanged - replay.walls(free)
-    if saving.mean() >= LEAST_PCT / 100 * step:
+    if saving.mean() >= MIN_PCT / 100 * step:
         yield _finding(replay, "", None, [*_communication_names(replay)], saving, None, step)
 
 
@@ -320,10 +320,10 @@ def _finding(
         evidence = (Evidence("operation_slowdowns", None, "slowdown", slowdown),)
     subject = named_ranks(ranks) if len(ranks) < rows["rank"].nunique() else "all ranks"
     is_alone = {*rows.loc[rows["stage"].isin(stages), "rank"]} == {*ranks}
-    remedy = _REMEDIES[cause].format(ranks=subject, stage=value, names=listed(names, _MOST_NAMES))
+    remedy = _REMEDIES[cause].format(ranks=subject, stage=value, names=listed(names, _MAX_NAMES))
     if place == "rank" and cause is Cause.LATE_RANK_COMPUTE and len(stages) == 1 and is_alone:
         remedy += _ALONE_ON_STAGE.format(stage=stages[0])
-    where = listed(names, _MOST_NAMES) + (f" on stage {stages[0]}" if len(stages) == 1 else "")
+    where = listed(names, _MAX_NAMES) + (f" on stage {stages[0]}" if len(stages) == 1 else "")
     return Finding(
         cause=cause,
         ranks=ranks,

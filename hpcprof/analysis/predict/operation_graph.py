@@ -47,7 +47,7 @@ _MIN_WAITING_SHARE = 0.97
 """Minimum share of the instances of a collective whose ranks all wait for the last."""
 _MAX_END_SPREAD = 0.1
 """Maximum spread of the ends over that of the starts, where an operation that claims to compute waits."""
-MOST_KINDS = 500
+MAX_KINDS = 500
 """Maximum kinds of steps, by their operations, that are replayed: each takes milliseconds to build."""
 _MAX_SPREAD_RATIO = 5.0
 """Maximum spread of the ends in a group over that in the group whose ends are closest."""
@@ -131,7 +131,7 @@ class OperationGraph:
 def operation_graphs(table: pd.DataFrame) -> list[OperationGraph]:
     """Return the graphs of a table of operations (`hpcprof.profiles.readers.operations.table`).
 
-    Steps that lack a rank are left out, and so are kinds of steps beyond `MOST_KINDS`, the rarest first.
+    Steps that lack a rank are left out, and so are kinds of steps beyond `MAX_KINDS`, the rarest first.
     """
     ranks = table.groupby("step")["rank"].transform("nunique")
     rows = table[ranks == table["rank"].nunique()]
@@ -144,7 +144,7 @@ def operation_graphs(table: pd.DataFrame) -> list[OperationGraph]:
     bounds = np.flatnonzero(np.diff(rows["step"].to_numpy())) + 1
     for begin, codes in zip([0, *bounds.tolist()], np.split(-code, bounds), strict=True):
         kinds[tuple(codes.tolist())].append(begin)
-    frequent = heapq.nlargest(MOST_KINDS, kinds, key=lambda codes: len(kinds[codes]))
+    frequent = heapq.nlargest(MAX_KINDS, kinds, key=lambda codes: len(kinds[codes]))
     return [_graph(rows, np.asarray(kinds[codes]), len(codes)) for codes in sorted(frequent)]
 
 

@@ -31,7 +31,7 @@ Block = tuple[str, int, int]
 _WEIGHT_SHARE = 0.5
 """Share of the gradients of weights in a backward block: both of its products have equal sizes."""
 _NUMBER_OF_DRAWS = 200
-_MOST_TIMES = 1 << 24
+_MAX_TIMES = 1 << 24
 """Maximum number of blocks times replicas and measured steps."""
 _MODEL_ERROR = 0.01
 """Minimum standard deviation of the error of the replay, as a share of the step."""
@@ -181,7 +181,7 @@ def predict_pipeline(
         raise UsageError(f"--chunks is for --schedule interleaved, not {schedule}.")
     if schedule == "interleaved" and microbatches % stages:
         raise UsageError(f"interleaved: {microbatches} microbatches are no multiple of {stages} stages.")
-    if stages * chunks * microbatches * blocks.times[FORWARD][0, 0].size > _MOST_TIMES:
+    if stages * chunks * microbatches * blocks.times[FORWARD][0, 0].size > _MAX_TIMES:
         raise UsageError(
             f"{stages:,} stages with {microbatches:,} microbatches are too many blocks to replay."
         )

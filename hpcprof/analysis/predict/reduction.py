@@ -31,7 +31,7 @@ from hpcprof.profiles.timeline import NO_PEER, Ints, Timeline
 
 _MIN_COMPUTING_NS = 1_000
 """Minimum length of computing between two operations of communication."""
-_LEAST_WAIT_NS = 20_000
+_MIN_WAIT_NS = 20_000
 """Minimum length of a wait for communication."""
 _PROMPT_NS, _PROMPT_SHARE = 10_000, 0.1
 """Maximum delay of computing after the communication for which it waits: in ns, or as a share of the wait."""
@@ -147,7 +147,7 @@ def _waits(starts: Ints, ends: Ints, moments: Ints) -> np.ndarray:
     last = ordered[np.maximum(at, 0)] if len(ordered) else before
     soon = np.maximum(_PROMPT_NS, _PROMPT_SHARE * (starts - before))
     wait: np.ndarray = (
-        (at >= 0) & (last > before) & (starts - last <= soon) & (starts - before >= _LEAST_WAIT_NS)
+        (at >= 0) & (last > before) & (starts - last <= soon) & (starts - before >= _MIN_WAIT_NS)
     )
     return wait
 

@@ -48,7 +48,7 @@ _MAX_SMALL_BYTES = 64
 """Maximum bytes of a message whose size stays the same with strong scaling."""
 _MIN_GRADIENT_BYTES = 1 << 16
 """Minimum bytes of a collective that is taken for one of gradients."""
-_MOST_DIMENSIONS = 3
+_MAX_DIMENSIONS = 3
 _SLOW_LINKS_SHARE, _MAX_SLOW_LINKS = 0.25, 2.0
 """Share of the interval's draws in which more nodes communicate more slowly, and the maximum factor."""
 
@@ -389,8 +389,8 @@ class Predictor:
         """
         least = dimensions = len(self._distances)
         if least and ranks > self.ranks:
-            if self.unit.units == 2**least < 2**_MOST_DIMENSIONS:
-                dimensions = int(generator.integers(least, _MOST_DIMENSIONS + 1))
+            if self.unit.units == 2**least < 2**_MAX_DIMENSIONS:
+                dimensions = int(generator.integers(least, _MAX_DIMENSIONS + 1))
             places = [
                 tuple(self.unit.before[joint.keys[0]].tolist())
                 for joint in self.unit.joints

@@ -71,7 +71,7 @@ _MAX_PERIOD_DIFFERENCE = 0.25
 _MIN_SIMILAR_SHARE, _MIN_SIMILAR_TIME = 0.7, 0.5
 """Minimum shares of alike periods, and of their time, for a step."""
 
-_FEWEST_SIZES, _MAX_SIZES_SHARE = 3, 2 / 3
+_MIN_SIZES, _MAX_SIZES_SHARE = 3, 2 / 3
 """Minimum number of sizes of a kernel, or of an operator's inputs, for layers, and their maximum share of
 the launches."""
 
@@ -79,7 +79,7 @@ _LAYER_NAMES = re.compile(r"norm|attn|attention|fmha|softmax|soft_max", re.IGNOR
 _TRAINING_NAMES = re.compile(r"bwd|backward|grad|adam|sgd|optim|loss", re.IGNORECASE)
 """Parts of names of kernels in layers of transformers, and of kernels that only training has."""
 
-_FEWEST_LAYERS = 4
+_MIN_LAYERS = 4
 """Minimum number of layers of a decoder."""
 
 _MAX_END_RATIO = 4.0
@@ -250,7 +250,7 @@ def _bound_equal_groups(place: Ints, layers: int) -> bool:
     begin = not place[0]
     counts = np.diff(np.append(place, layers) if begin else np.append(0, place))
     whole = counts[:-1] if begin and len(counts) > 2 else counts
-    return bool(counts[0] >= _FEWEST_LAYERS and np.all(whole == counts[0]) and counts[-1] <= counts[0])
+    return bool(counts[0] >= _MIN_LAYERS and np.all(whole == counts[0]) and counts[-1] <= counts[0])
 
 
 def _steps_of_marks(
@@ -304,7 +304,7 @@ def _are_layers(sizes: Ints) -> bool:
     different, third = len(distinct(sizes)), len(sizes) // 3
     changes = 1 + np.count_nonzero(np.diff(sizes))
     follow = changes == different or not np.isin(sizes[:third], sizes[-third:]).any()
-    return bool(_FEWEST_SIZES <= different <= _MAX_SIZES_SHARE * len(sizes) and follow)
+    return bool(_MIN_SIZES <= different <= _MAX_SIZES_SHARE * len(sizes) and follow)
 
 
 def _mostly_layers(launched: _Launched, marks_of_kinds: Sequence[tuple[int, Ints]], count: int) -> bool:

@@ -30,7 +30,7 @@ import msgspec
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from hpcprof.analysis.explain.step_series import MOST_SPIKES, drift, spikes
+from hpcprof.analysis.explain.step_series import MAX_SPIKES, drift, spikes
 from hpcprof.analysis.statistics.confidence_intervals import correlation_factor
 from hpcprof.analysis.steps.run_step import StepSeries
 from hpcprof.common.robust import MAD_TO_DEVIATION
@@ -161,7 +161,7 @@ def coincidences(nodes: Sequence[NodeTelemetry], steps: RunSteps | None) -> Iter
             rows += _beside_usual_steps(nodes, covered, long, len(subjects))
         elif subject.name == "spikes":
             units, spiked = steps, subject
-            if subject.weights.mean() > MOST_SPIKES:
+            if subject.weights.mean() > MAX_SPIKES:
                 # Joined units hide the usual steps; the last ones show them.
                 units = RunSteps(covered.edges[-MAX_UNITS - 1 :], *(c[-MAX_UNITS:] for c in covered[1:]))
                 spiked = next((each for each in _subjects(units) if each.name == "spikes"), subject)

@@ -23,7 +23,7 @@ FILES = "*.pickle and *.pkl of torch.cuda.memory._dump_snapshot"
 _MAX_SNAPSHOT_BYTES = 512 << 20
 _MAX_VALUES = 50_000_000
 _MAX_ITEMS = 4_000_000
-"""The most blocks and events: a pickle can repeat parts of itself."""
+"""Maximum number of blocks and events: a pickle can repeat parts of itself."""
 
 _MAX_FRAMES = 200
 _PYTHON = re.compile(r"\.pyx?$|^<")

@@ -376,9 +376,9 @@ def _snapshot_chart(contents: Contents, snapshot: Row, rows: list[Row], name: st
 
 
 def _chart_begin(contents: Contents, snapshot: Row, rows: list[Row]) -> tuple[int, bool]:
-    """Return the begin of a chart in ns UTC, and whether it is that of the step, which the profile then has.
+    """Return the begin of a chart in ns UTC, and whether the profile has the step.
 
-    Else it is the time of the first row.
+    The chart begins with the step, or with the first row if the profile does not have the step.
     """
     rank, step = snapshot["rank"], snapshot["step"]
     profile = contents.profiles.get(rank)

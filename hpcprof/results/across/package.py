@@ -41,7 +41,7 @@ from hpcprof.results.across.listing import STATES, ListedRun
 from hpcprof.results.collect.kept_events import MATCHES, event_schemas
 from hpcprof.results.collect.last_collected import note_collected
 from hpcprof.results.store.mpi_links import FILE as MPI_FILE
-from hpcprof.results.store.package_rows import DAMAGES, MOST_RESULTS_BYTES, PackedRows, check_rows, memory_for
+from hpcprof.results.store.package_rows import DAMAGES, MAX_RESULTS_BYTES, PackedRows, check_rows, memory_for
 from hpcprof.results.store.run_communication import CLOCKS, DESCRIPTION
 from hpcprof.results.store.store import Store
 from hpcprof.results.store.tables import TABLES_OF_RUNS, PushedRow, RunRow
@@ -55,7 +55,7 @@ _MAX_RUN_BYTES = 1 << 20
 _MAX_TEXT_BYTES = 16 << 20
 """Maximum size of a file that describes events."""
 
-MOST_EVENT_BYTES = 64 << 30
+MAX_EVENT_BYTES = 64 << 30
 """Maximum size of a package when it is unpacked, and of its events in memory."""
 
 _MAX_EXPANSION = 250
@@ -163,7 +163,7 @@ def _plain_member(member: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 @contextmanager
-def unpacked(path: Path, beside: Path, most_bytes: int = MOST_EVENT_BYTES) -> Iterator[Package]:
+def unpacked(path: Path, beside: Path, most_bytes: int = MAX_EVENT_BYTES) -> Iterator[Package]:
     """Unpack and check a package in a private folder, which is removed afterwards.
 
     The folder is made in ``beside``, on the file system on which the events will stay. The content of the
@@ -175,7 +175,7 @@ def unpacked(path: Path, beside: Path, most_bytes: int = MOST_EVENT_BYTES) -> It
     with tempfile.TemporaryDirectory(prefix=".unpacking-", dir=beside) as folder, ExitStack() as held:
         held.callback(return_freed_memory)
         try:
-            package = _read_package(path, Path(folder), min(most_bytes, MOST_EVENT_BYTES), held)
+            package = _read_package(path, Path(folder), min(most_bytes, MAX_EVENT_BYTES), held)
         except HpcprofError as error:
             # The frames of the error would keep the results in memory.
             clear_frames(error.__traceback__)
@@ -191,7 +191,7 @@ def _read_package(path: Path, place: Path, most_bytes: int, held: ExitStack) -> 
         with tarfile.open(path, "r|gz", tarinfo=_PlainFile) as archive:
             members = _Members(archive, most_bytes)
             described = _describe_run(members.read(_RUN_FILES, _MAX_RUN_BYTES))
-            rows = PackedRows(members.read(_RESULTS, MOST_RESULTS_BYTES, held), described.made_by)
+            rows = PackedRows(members.read(_RESULTS, MAX_RESULTS_BYTES, held), described.made_by)
             check_rows(described.listed.run, rows)
             members.extract(place, frozenset(rows["profiles"]["rank"] if "profiles" in rows else ()))
     except (tarfile.TarError, OSError, EOFError, ValueError, zlib.error) as error:

@@ -25,7 +25,7 @@ from hpcprof.profiles.readers.native_stacks import NativeStack, parse_native_sta
 from hpcprof.results.collect.darshan_logs import logs_of
 from hpcprof.results.collect.run_memory import snapshots_of
 from hpcprof.results.collect.run_profiles import profiles_of
-from hpcprof.runs.directory import MOST_RANKS, Run
+from hpcprof.runs.directory import MAX_RANKS, Run
 from hpcprof.submit.runs.failures import describe_status
 from hpcprof.submit.waiting import ended_by_stall
 
@@ -88,7 +88,7 @@ def _judge_run(run: Run, since: str) -> Stall | None:
     assert run.manifest is not None
     folder = run.path / FOLDER
     numbers = (parse_count(path.name[4:].partition(".")[0]) for path in folder.glob("rank*.json"))
-    stated_ranks = [number for number in numbers if number is not None and number < MOST_RANKS]
+    stated_ranks = [number for number in numbers if number is not None and number < MAX_RANKS]
     # hpcprof may have started one process that started ranks of its own (torchrun).
     started, ranks = run.manifest.job.ranks, range(max([run.manifest.job.ranks - 1, *stated_ranks]) + 1)
     codes = run.rank_exit_codes() if started == len(ranks) else {}

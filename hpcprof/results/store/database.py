@@ -51,7 +51,7 @@ from hpcprof.runs.config import database_file, group_may_read
 
 _BUSY_SECONDS = 60.0
 # SQLite's documented limit on the parameters of a statement was 999 before version 3.32.
-_MOST_PARAMETERS = 999
+_MAX_PARAMETERS = 999
 _SHOWN_PARAMETERS = ("host", "port", "service", "sslmode")
 """The parameters of a PostgreSQL URL that are printed: none of them can be a secret."""
 
@@ -269,7 +269,7 @@ def insert_columns(connection: Connection, table: Table, columns: Mapping[str, l
     values: list[Any] = [None] * (width * count)
     for place, name in enumerate(names):
         values[place::width] = _storable(columns[name], table.c[name].type)
-    size = _MOST_PARAMETERS // width * width
+    size = _MAX_PARAMETERS // width * width
     parts = [tuple(values[at : at + size]) for at in range(0, len(values), size)]
     for length, same_length in groupby(parts, len):
         marks = ", ".join([row] * (length // width))

@@ -24,20 +24,20 @@ from hpcprof.common.freed_memory import return_freed_memory
 from hpcprof.profiles.losses import LossKind, Subject
 from hpcprof.results.store.tables import TABLES_OF_RUNS, Finite
 
-MOST_RESULTS_BYTES = 256 << 20
+MAX_RESULTS_BYTES = 256 << 20
 """Maximum size of the results of a package as JSON."""
 
-MOST_MEMORY_BYTES = 576 << 20
+MAX_MEMORY_BYTES = 576 << 20
 """Maximum memory of the results of all packages that are decoded at the same time."""
 
-_MOST_TABLE_BYTES = MOST_MEMORY_BYTES - MOST_RESULTS_BYTES
+_MAX_TABLE_BYTES = MAX_MEMORY_BYTES - MAX_RESULTS_BYTES
 
-MOST_RANK = 9_999_999
+MAX_RANK = 9_999_999
 
 _NO_RANK = -1
 """Value of the column ``rank`` in rows about the whole run."""
 
-_MOST_EXPLANATION_BYTES = 8 << 20
+_MAX_EXPLANATION_BYTES = 8 << 20
 _VALUE_BYTES = 64
 """Memory of a value: the object, its places in a list, in the rows of an INSERT and in its parameters."""
 
@@ -74,7 +74,7 @@ class MemoryBudget:
                 self._changed.notify_all()
 
 
-_MEMORY = MemoryBudget(MOST_MEMORY_BYTES)
+_MEMORY = MemoryBudget(MAX_MEMORY_BYTES)
 
 
 @contextmanager
@@ -112,8 +112,8 @@ class PackedRows(Mapping[str, Mapping[str, list[Any]]]):
         names = tuple(column.name for column in TABLES_OF_RUNS[name].table.columns)
         columns = self._fields(f"the table {name!r}", self._tables[name], names)
         needed = sum(map(_memory_of, columns.values()))
-        if needed > _MOST_TABLE_BYTES:
-            raise DamagedInput(f"{name} takes {needed:,} bytes of memory; the limit is {_MOST_TABLE_BYTES:,}")
+        if needed > _MAX_TABLE_BYTES:
+            raise DamagedInput(f"{name} takes {needed:,} bytes of memory; the limit is {_MAX_TABLE_BYTES:,}")
         decoders, rows = _decoders(name), {}
         for column, text in columns.items():
             try:
@@ -178,7 +178,7 @@ def _types(name: str) -> dict[str, Any]:
             bits = 31 if isinstance(column.type, Integer) and not isinstance(column.type, BigInteger) else 63
             counted = column.name in _COUNT_COLUMNS and (column.primary_key or name not in ANALYSES)
             low = 0 if counted else _NO_RANK if column.name == "rank" else -(1 << bits)
-            high = MOST_RANK if column.name == "rank" else (1 << bits) - 1
+            high = MAX_RANK if column.name == "rank" else (1 << bits) - 1
             kind = Annotated[int, msgspec.Meta(ge=low, le=high)]
             kind = kind | float if isinstance(column.type, Finite) else kind
         types[column.name] = list[kind | None] if column.nullable else list[kind]
@@ -238,8 +238,8 @@ def _check_content(name: str, columns: Mapping[str, list[Any]]) -> None:
             raise DamagedInput(f"{name} has a {column} that hpcprof {__version__} does not know")
     for text in columns["explanation"] if name == "explanations" else ():
         try:
-            if len(text) > _MOST_EXPLANATION_BYTES:
-                raise DamagedInput(f"the explanation exceeds {_MOST_EXPLANATION_BYTES:,} bytes")
+            if len(text) > _MAX_EXPLANATION_BYTES:
+                raise DamagedInput(f"the explanation exceeds {_MAX_EXPLANATION_BYTES:,} bytes")
             from_json(text, Explanation)
         except DAMAGES as error:
             raise DamagedInput(f"the explanation is damaged: {error}") from None

@@ -26,7 +26,7 @@ from hpcprof.submit.schedulers.registry import find_scheduler
 from hpcprof.submit.sites.model import Site
 from hpcprof.workloads import catalogue
 
-_MOST_RANKS = 10_000_000
+_MAX_RANKS = 10_000_000
 """Maximum number of ranks, more than any machine has: the rank selection lists them in memory."""
 _ONE_WORD = re.compile(r"[^\s\"'\\#$`]+")
 
@@ -83,9 +83,9 @@ def _make_job(site: Site, spec: JobSpec, draft: bool) -> Job:
         job = msgspec.structs.replace(job, gpus_per_rank=queue.gpus_per_rank)
     if job.workload is None and job.ranks_per_node == 1:
         job = _with_workers(site, job)
-    if job.ranks > _MOST_RANKS:
+    if job.ranks > _MAX_RANKS:
         size = f"--nodes {job.nodes} and --ranks-per-node {job.ranks_per_node} make {job.ranks:,} ranks"
-        raise UsageError(f"{size}; the limit is {_MOST_RANKS:,}.", "nodes", "ranks_per_node")
+        raise UsageError(f"{size}; the limit is {_MAX_RANKS:,}.", "nodes", "ranks_per_node")
     with about("profile_ranks"):
         select_ranks(job.profile_ranks, job.nodes, job.ranks_per_node)
     checks.check_steps(job.capture_steps, job.profiler)

@@ -34,7 +34,7 @@ _NAMES_BYTES = 32 << 10
 _CHUNK_BYTES = 1 << 20
 _BLOCK_BYTES = 512
 TRANSFER_SECONDS = 6 * 3600.0
-"""The most seconds of a transfer."""
+"""Maximum time of a transfer, in seconds."""
 
 
 class RemoteFile(msgspec.Struct, frozen=True):

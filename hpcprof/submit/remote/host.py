@@ -27,7 +27,7 @@ _MAX_CONNECT_SECONDS = 300.0
 _SECONDS = 120.0
 _LOCAL_SECONDS = 10.0
 _MAX_OUTPUT_BYTES = 32 << 20
-"""The most that a command may print."""
+"""Maximum output of a command, in bytes."""
 
 _NO_CONNECTION = 255
 _NOT_FOUND_CODES = (126, 127)

@@ -314,7 +314,7 @@ QSTAT_SERVER = ["qstat", "-B", "-f", "-F", "json"]
 QSTAT_HISTORY = ("qstat", "-x", "-f", "-F", "json")
 
 POLL_SECONDS = 20.0
-"""The most seconds for all questions of one poll; jobs that are left are asked for in the next one."""
+"""Maximum time for all questions of a poll, in seconds; the other jobs are asked for in the next poll."""
 
 
 def name_dead_nodes(records: Mapping[str, Record]) -> Mapping[str, Record]:

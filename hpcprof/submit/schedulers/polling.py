@@ -29,13 +29,13 @@ def _by_scheduler(runs: Sequence[Run]) -> list[list[Run]]:
 
 
 LISTING_SECONDS = 3.5
-"""The most seconds that a command waits for all schedulers together, so that it answers within 5 s."""
+"""Maximum wait of a command for all schedulers together, in seconds, so that it answers within 5 s."""
 
 _SILENT_SECONDS = 5.0
 """For how long a scheduler that was silent is not asked again by a command that is to answer soon."""
 
 _TRANSFER_SECONDS = 3600.0
-"""The most seconds for the files of a run on a host that have changed since the last look."""
+"""Maximum time to fetch the changed files of a run on a host, in seconds."""
 
 _silent_schedulers: dict[str, tuple[float, str]] = {}
 """The times at which schedulers did not answer, and the sentences about that."""

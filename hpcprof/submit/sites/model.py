@@ -101,7 +101,7 @@ class Node(_Model, frozen=True):
     gpu: str = ""
     """The model of the GPUs, for people."""
     memory: str = ""
-    """The most memory that a job can have on a node, as in 512G; --mem is checked against it."""
+    """Maximum memory of a job on a node, as in 512G; --mem is checked against it."""
     vendor: Vendor = Vendor.NVIDIA
     """The maker of the GPUs: nvidia, amd or intel. nsys and ncu need nvidia."""
 
@@ -121,7 +121,7 @@ class Queue(_Model, frozen=True):
     min_nodes: int = 1
     """The fewest nodes of a job."""
     max_nodes: int | None = None
-    """The most nodes of a job."""
+    """Maximum number of nodes of a job."""
     min_walltime: str = ""
     """The shortest walltime, HH:MM:SS."""
     max_walltime: str = ""
@@ -135,7 +135,7 @@ class Queue(_Model, frozen=True):
     chunks: list[int] = []
     """The accepted numbers of chunks; empty accepts any."""
     max_array: int | None = None
-    """The most members of a job array that may run at once."""
+    """Maximum number of members of a job array that may run at once."""
     routes: list[str] = []
     """The execution queues behind a routing queue."""
     route_only: bool = False

@@ -13,7 +13,7 @@ import msgspec
 
 _CHUNK = 8 << 20
 _MAX_EVENT_BYTES = 64 << 20
-"""The most bytes before the events and in one event: with more, a file is not a trace."""
+"""Maximum bytes before the events and in one event: with more, a file is not a trace."""
 
 _MAX_OTHER_VALUES = 100_000
 """Maximum number of values in a piece of the file that are no events: each is parsed alone."""

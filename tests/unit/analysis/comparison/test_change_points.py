@@ -162,6 +162,6 @@ def test_a_series_without_change_has_none_even_if_its_values_are_equal_or_few() 
 
 
 def test_of_a_long_series_the_last_values_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_VALUES", 40)
+    monkeypatch.setattr(module, "MAX_VALUES", 40)
     (found,) = change_points(series((20, 2.0), (40, 1.0), (20, 1.1)))
     assert found.position == 60

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from hpcprof.analysis.comparison.scaling import FEWEST_SIZES, dominance_thresholds, fit
+from hpcprof.analysis.comparison.scaling import MIN_SIZES, dominance_thresholds, fit
 from hpcprof.profiles.timeline import Floats
 
 SIZES = [2, 4, 8, 16, 32, 64]
@@ -43,8 +43,8 @@ def test_a_constant_time_rarely_grows_under_noise() -> None:
 
 
 def test_fewer_than_four_sizes_give_no_model() -> None:
-    assert fit(SIZES[: FEWEST_SIZES - 1], [1.0, 2.0, 3.0]) is None
-    assert fit(SIZES[:FEWEST_SIZES], [1.0, 2.0, 3.0, 0.0]) is None
+    assert fit(SIZES[: MIN_SIZES - 1], [1.0, 2.0, 3.0]) is None
+    assert fit(SIZES[:MIN_SIZES], [1.0, 2.0, 3.0, 0.0]) is None
 
 
 @pytest.mark.parametrize(

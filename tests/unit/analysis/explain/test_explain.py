@@ -561,7 +561,7 @@ def test_steps_of_each_kind_are_replayed_and_count_by_their_share(monkeypatch: p
     slow = [Once(step, (Place("data", (Wait(), Host(30 * MS))),)) for step in range(30, steps)]
     timelines = simulate([[*slow, *training()]] * 2, steps)
     operations = sum(one.operation_count for one in timelines.values())
-    monkeypatch.setattr("hpcprof.analysis.explain.replayable.MOST_OPERATIONS", operations // 4)
+    monkeypatch.setattr("hpcprof.analysis.explain.replayable.MAX_OPERATIONS", operations // 4)
     found = explain_run(inputs_of(timelines))[0]
     assert (found.step.explained_steps, len(found.step.kinds)) == (10, 2)
     # In the middle of the capture nothing is slow.

@@ -13,7 +13,7 @@ from hpcprof.analysis.collectives.common_clock import RankClock
 from hpcprof.analysis.framework.outcome import Outcome, analyze_rank
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.analysis.mpi.matching import RunMpi, match_window
-from hpcprof.analysis.mpi.run_lists import MOST_CALLS, RunLists
+from hpcprof.analysis.mpi.run_lists import MAX_CALLS, RunLists
 from hpcprof.analysis.mpi.tables import mpi_tables
 from hpcprof.profiles.timeline import (
     ApiCalls,
@@ -140,7 +140,7 @@ class Program:
         return found
 
     def tables(
-        self, most_calls: int = MOST_CALLS, lists: dict[str, pd.DataFrame] | None = None
+        self, most_calls: int = MAX_CALLS, lists: dict[str, pd.DataFrame] | None = None
     ) -> dict[str, Outcome]:
         """Return the tables of the run, on the clock of the program, from windows of so many calls."""
         clocks = {rank: RankClock.shifted(self.ahead.get(rank, 0)) for rank in range(self.ranks)}
@@ -149,7 +149,7 @@ class Program:
         return dict(mpi_tables(run_lists(lists, most_calls), [lists["mpi_regions"]], clocks, nodes))
 
 
-def run_lists(tables: dict[str, pd.DataFrame], most_calls: int = MOST_CALLS) -> RunLists:
+def run_lists(tables: dict[str, pd.DataFrame], most_calls: int = MAX_CALLS) -> RunLists:
     """Return the calls and operations of all ranks."""
     lists = RunLists(most_calls)
     calls, operations = (tables[name] for name in _LISTS[:2])

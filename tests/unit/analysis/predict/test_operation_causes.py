@@ -160,7 +160,7 @@ def test_steps_that_overlap_are_not_replayed_and_the_busiest_rank_is_named() -> 
 def test_of_countless_names_those_that_deviate_most_are_replayed(
     job: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(operation_causes, "_MOST_VALUES", 1)
+    monkeypatch.setattr(operation_causes, "_MAX_VALUES", 1)
     explanation, slowdowns = explain_operations(job)
     every = operation_causes.OperationReplay.from_table(job)
     deviation = {
@@ -188,7 +188,7 @@ def test_steps_of_countless_kinds_are_replayed_only_where_something_changes(
         return walls(graph, own)
 
     for module in (operation_graph, operation_causes):
-        monkeypatch.setattr(module, "MOST_KINDS", kinds)
+        monkeypatch.setattr(module, "MAX_KINDS", kinds)
     monkeypatch.setattr(operation_graph.OperationGraph, "walls", counted)
     rows = [(rank, step, f"op{step}", 1000 * step) for rank in range(2) for step in range(steps)]
     table = pd.DataFrame(rows, columns=["rank", "step", "name", "start_ns"]).assign(

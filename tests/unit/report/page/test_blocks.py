@@ -10,7 +10,7 @@ from hashlib import sha256
 
 from hpcprof.report.page.blocks import DIST, block, bundle
 
-MOST_BYTES = 1_500_000
+MAX_BYTES = 1_500_000
 
 
 def test_a_block_holds_its_value_and_no_text_of_it_ends_the_element() -> None:
@@ -39,4 +39,4 @@ def test_the_script_cannot_end_its_element_and_the_bundle_is_small() -> None:
     script = bundle().script.lower()
     assert "</script" not in script and "<!--" not in script
     assert "</style" not in bundle().style.lower()
-    assert sum(path.stat().st_size for path in DIST.iterdir()) < MOST_BYTES
+    assert sum(path.stat().st_size for path in DIST.iterdir()) < MAX_BYTES
