@@ -101,7 +101,7 @@ class Contents:
         candidates = (
             name
             for name, item in analyses
-            if item.reads in kinds or (item.map and not item.map_over.of_profiles)
+            if item.reads in kinds or (item.map and not item.map_over.reads_profiles)
         )
         return {name: self.table(name) for name in candidates if self._tells(name)}
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from fractions import Fraction
-from itertools import combinations
+from itertools import chain, combinations
 
 import msgspec
 
@@ -100,16 +100,20 @@ def find_series(setups: Sequence[ScalingSetup], size: Size | None = None) -> lis
     for position, setup in enumerate(setups):
         distinct.setdefault((setup.ranks, frozenset(setup.parameters.items())), []).append(position)
     positions = list(distinct.values())
-    chosen = [setups[first] for first, *_ in positions]
-    patterns = _unambiguous(_patterns(chosen, size), chosen, size)
-    groups = [set(members) for members_of_pattern in patterns.values() for members in members_of_pattern]
+    distinct_setups = [setups[first] for first, *_ in positions]
+    patterns = _unambiguous(_patterns(distinct_setups, size), distinct_setups, size)
+    all_groups = [set(members) for members_of_pattern in patterns.values() for members in members_of_pattern]
     return [
         _series(
-            pattern, [chosen[i] for i in members], [p for i in members for p in positions[i]], size, patterns
+            pattern,
+            [distinct_setups[i] for i in members],
+            [*chain.from_iterable(positions[i] for i in members)],
+            size,
+            patterns,
         )
         for pattern, members_of_pattern in patterns.items()
         for members in members_of_pattern
-        if not any(set(members) < other for other in groups)
+        if not any(set(members) < other for other in all_groups)
     ]
 
 

@@ -80,7 +80,7 @@ class Part(Enum):
     """The logs of Darshan of the run, with the steps of its ranks."""
 
     @property
-    def of_profiles(self) -> bool:
+    def reads_profiles(self) -> bool:
         """True if it is computed from profiles."""
         return self not in (Part.NODES, Part.MEMORY, Part.LOGS)
 
@@ -219,7 +219,7 @@ class Analysis:
     @property
     def computed_from(self) -> tuple[str, ...]:
         """The other analyses that its rows are computed from; maps over ranks read matched collectives."""
-        matched = self.map and self.map_over.of_profiles
+        matched = self.map and self.map_over.reads_profiles
         return (*self.map_needs, *(("rank_collectives",) if matched else ()), *self.needs)
 
     @property
@@ -242,8 +242,8 @@ def names(text: str) -> tuple[str, ...]:
 def declare(
     name: str,
     title: str,
-    described: str,
-    main: str = "",
+    column_text: str,
+    main_text: str = "",
     position: int | None = None,
     *,
     scope: Scope | None = None,
@@ -261,17 +261,17 @@ def declare(
         name,
         title,
         scope or (Scope.RUN if "map" in fields else Scope.RANK),
-        columns(described),
+        columns(column_text),
         f"hpcprof.analysis.{function}" if function else "",
-        main_columns=names(main),
+        main_columns=names(main_text),
         report_position=position,
         **fields,
     )
 
 
 def from_part(
-    name: str, title: str, described: str, main: str, position: int | None = None, **fields: Any
+    name: str, title: str, column_text: str, main_text: str, position: int | None = None, **fields: Any
 ) -> Analysis:
     """Declare an analysis of a run whose rows ``map`` returns."""
     fields = {"events": Events(frozenset()), **fields}
-    return declare(name, title, described, main, position, **fields)
+    return declare(name, title, column_text, main_text, position, **fields)

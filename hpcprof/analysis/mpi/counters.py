@@ -35,16 +35,17 @@ def useful_counters(timeline: Timeline) -> Outcome:
         ((scope, name), starts[index], ends[index])
         for (scope, name), index in regions.groupby(["scope", "name"], sort=False).indices.items()
     ]
+
+    def growth(counter: str, spans: tuple[Ints, Ints]) -> int | None:
+        samples = counters.take(names == counter)
+        length = np.maximum(samples.end - samples.start, 1)
+        inside = coverage(samples.start, samples.end, spans)
+        return int(np.rint((samples.grown * (inside / length)).sum())) if len(samples) else None
+
     for (scope, name), begin, end in groups:
         useful = difference(union(begin, end), mpi_time)
 
-        def grown(counter: str, useful: tuple[Ints, Ints] = useful) -> int | None:
-            samples = counters.take(names == counter)
-            length = np.maximum(samples.end - samples.start, 1)
-            inside = coverage(samples.start, samples.end, useful)
-            return int(np.rint((samples.grown * (inside / length)).sum())) if len(samples) else None
-
         time = int((useful[1] - useful[0]).sum())
-        counts = {"instructions": grown(INSTRUCTIONS), "cycles": grown(CYCLES)}
+        counts = {"instructions": growth(INSTRUCTIONS, useful), "cycles": growth(CYCLES, useful)}
         totals.append({"scope": scope, "name": name, "useful_ns": time, **counts})
     return Outcome(pd.DataFrame(totals, dtype=object))

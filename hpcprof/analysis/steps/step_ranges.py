@@ -133,6 +133,7 @@ def with_capture_as_step(timeline: Timeline) -> Timeline:
     if not len(start):
         begin = calls.end[name_matches(timeline, calls.name, _INIT.fullmatch)].max(initial=begin)
         last = calls.start[name_matches(timeline, calls.name, _FINALIZE.fullmatch)].min(initial=last)
+    # Start, end, process, thread and the position of the name.
     values = (begin, last, calls.process[first], calls.thread[first], len(timeline.strings))
     whole = Ranges(*map(np.atleast_1d, values))
     ranges = concatenate(Ranges, (timeline.ranges, whole))

@@ -212,7 +212,7 @@ def _longer_phase(by_phase: Mapping[str, Mapping[int, Row]], culprits: Set[int])
     If there are culprits, only they are named.
     """
     best: tuple[float, str, int, float] | None = None
-    step = sum(median(row["p50_ns"] for row in by_rank.values()) for by_rank in by_phase.values())
+    step_ns = sum(median(row["p50_ns"] for row in by_rank.values()) for by_rank in by_phase.values())
     for name, by_rank in by_phase.items():
         slowest = max(by_rank, key=lambda number: by_rank[number]["p50_ns"])
         for rank in (culprits or {slowest}) & by_rank.keys() if len(by_rank) > 1 else ():
@@ -220,7 +220,7 @@ def _longer_phase(by_phase: Mapping[str, Mapping[int, Row]], culprits: Set[int])
                 other["p50_ns"] for other_rank, other in by_rank.items() if other_rank != rank
             )
             excess = by_rank[rank]["p50_ns"] - median_of_others
-            if excess > _MIN_DIFFERENCE * step and (best is None or excess > best[0]):
+            if excess > _MIN_DIFFERENCE * step_ns and (best is None or excess > best[0]):
                 best = excess, name, rank, median_of_others
     if not best:
         return ""

@@ -259,6 +259,11 @@ def _quote_name(text: str) -> str:
 def _find_events(
     run: Run, store: Store, keep_events_of: _KeepEvents, spare_folder: Path | None, files: EventFiles
 ) -> None:
+    """Add the events of a run to ``files``.
+
+    ``keep_events_of`` keeps the events of ranks without any, and returns why it could not, by rank.
+    ``spare_folder`` has events of ranks that the run itself has not kept.
+    """
     profiles = store.profiles(run.id) if store.exists() else {}
     if not profiles:
         raise not_collected_error(run, store)
@@ -292,6 +297,7 @@ def _missing_events(reasons: Mapping[int, str], rank_events: Sequence[RankEvents
 def _keep_lacking(
     run: Run, store: Store, executor: Executor, progress: Progress | None, rank_events: Sequence[RankEvents]
 ) -> dict[int, str]:
+    """Read the profiles of ranks without kept events and keep these; return by rank why that failed."""
     if not rank_events:
         return {}
     steps = stored_step_ranges(store, run.id)

@@ -122,7 +122,8 @@ class LocationEvents(msgspec.Struct):
     """By name."""
 
 
-_NOTHING = (UNDEFINED, UNDEFINED, UNDEFINED)
+_UNKNOWN_MESSAGE = (UNDEFINED, UNDEFINED, UNDEFINED)
+"""Peer, communicator and tag of a message that records none of them."""
 
 
 class _EventRecorder(msgspec.Struct):
@@ -204,7 +205,7 @@ class _EventRecorder(msgspec.Struct):
         number, add, regions = int(kind), self.mpi.extend, self.regions
 
         def function(_: int, time: int, __: int, ___: int, ____: int, request: int) -> int:
-            add((number, len(regions), time, *_NOTHING, 0, 0, request))
+            add((number, len(regions), time, *_UNKNOWN_MESSAGE, 0, 0, request))
             return 0
 
         return function
@@ -232,17 +233,17 @@ class _EventRecorder(msgspec.Struct):
             return 0
 
         def receive(_: int, time: int, __: int, ___: int, ____: int, message: int, size: int) -> int:
-            fields = probes.pop(message, _NOTHING)
+            fields = probes.pop(message, _UNKNOWN_MESSAGE)
             add((MpiKind.RECEIVE, len(regions), time, *fields, size, size, 0))
             return 0
 
         def begin(_: int, time: int, __: int, ___: int, ____: int, message: int, request: int) -> int:
-            requests[request] = probes.pop(message, _NOTHING)
-            add((MpiKind.BEGIN_RECEIVE, len(regions), time, *_NOTHING, 0, 0, request))
+            requests[request] = probes.pop(message, _UNKNOWN_MESSAGE)
+            add((MpiKind.BEGIN_RECEIVE, len(regions), time, *_UNKNOWN_MESSAGE, 0, 0, request))
             return 0
 
         def end(_: int, time: int, __: int, ___: int, ____: int, request: int, size: int) -> int:
-            fields = requests.pop(request, _NOTHING)
+            fields = requests.pop(request, _UNKNOWN_MESSAGE)
             add((MpiKind.END_RECEIVE, len(regions), time, *fields, size, size, request))
             return 0
 
@@ -336,6 +337,7 @@ def _visits(recorded: _EventRecorder, clock: ArchiveClock, *, nested: bool) -> t
     else:
         number = numbered(region)[1]
         slot = numbered_rows(number, position_in_group(2 * number + ~enters))[1]
+    # In a slot, enters and the leaves that end them take turns.
     order = np.argsort(slot, kind="stable")
     first, second = order[:-1], order[1:]
     is_pair = (slot[first] == slot[second]) & enters[first] & ~enters[second]
