@@ -4,12 +4,10 @@ import argparse
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, fields
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NoReturn
 
 from hpcprof.common.errors import InformationRequested, UsageError, unknown
-from hpcprof.common.paths import read_table
 
 MAX_SEED = 2**32 - 1
 """torch.manual_seed takes 64 bits; a workload may add the rank to a multiple of the seed."""
@@ -29,13 +27,13 @@ class Options:
         """Raise `UsageError` if the options cannot be combined with a profiler."""
 
 
-def option(default: Any, **kind: Any) -> Any:
-    """Declare a field of a dataclass of options, and its default; ``options.txt`` says what it means.
+def option(default: Any, text: str, **kind: Any) -> Any:
+    """Declare a field of a dataclass of options: its default, and the help of its option.
 
     ``minimum`` and ``maximum`` are the limits of a whole number, and ``also`` lists further names of the
     option; other keywords are argparse's. A field whose default is False is a switch.
     """
-    return field(default=default, metadata={"option": kind})
+    return field(default=default, metadata={"text": text, **kind})
 
 
 class WorkloadParser(argparse.ArgumentParser):
@@ -45,13 +43,11 @@ class WorkloadParser(argparse.ArgumentParser):
     paragraph in each line.
     """
 
-    def __init__(self, program: str, options: type[Any], epilog: str = "") -> None:
-        rows = read_table(Path(__file__).with_name("options.txt"))
-        self._texts = {name: text for programs, name, text in rows if program in programs.split()}
+    def __init__(self, program: str, description: str, options: type[Any], epilog: str = "") -> None:
         # Options that are not given stay absent: settings files may set them before the defaults apply.
         super().__init__(
             prog=program,
-            description=self._texts[""],
+            description=description,
             epilog=epilog,
             formatter_class=_Paragraphs,
             allow_abbrev=False,
@@ -64,18 +60,18 @@ class WorkloadParser(argparse.ArgumentParser):
     def add(self, *names: str) -> None:
         """Add the options of fields, or of all fields."""
         for name in names or self._declared:
-            self._add(name, self._declared[name].default, **self._declared[name].metadata["option"])
+            self._add(name, self._declared[name].default, **self._declared[name].metadata)
 
     def _add(
         self,
         name: str,
         default: object,
+        text: str,
         minimum: int | None = None,
         maximum: int | None = None,
         also: Sequence[str] = (),
         **kind: Any,
     ) -> None:
-        text = self._texts[name]
         if default is False:
             kind["action"] = "store_true"
         elif default not in (None, ""):

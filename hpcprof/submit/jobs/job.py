@@ -1,9 +1,8 @@
 """The job: what a user may ask for, each option declared once, and the checked job that it becomes.
 
-`JobSpec` declares the options, and ``options.txt`` says what they mean. From its fields derive the options of
-the commands and their completion, the keys of a job file and their JSON Schema, the arguments of
-`hpcprof.submit_job`, and the reference of all of them. `Job`, which is recorded in the run, has the same
-values, checked and filled in.
+`JobSpec` declares the options. From its fields derive the options of the commands and their completion, the
+keys of a job file and their JSON Schema, the arguments of `hpcprof.submit_job`, and the reference of all of
+them. `Job`, which is recorded in the run, has the same values, checked and filled in.
 """
 
 import re
@@ -17,7 +16,6 @@ import msgspec
 
 from hpcprof.common.errors import UsageError
 from hpcprof.common.masking import masked_targets
-from hpcprof.common.paths import read_table
 from hpcprof.common.units import parse_memory
 from hpcprof.runs.job import Job as Job
 from hpcprof.submit.jobs.walltime import (
@@ -89,8 +87,8 @@ class Words(Enum):
 class Option:
     """The declaration of an option of a job."""
 
-    help: str = ""
-    """Its meaning, in sentences: that of ``options.txt``."""
+    help: str
+    """Its meaning, in sentences."""
     default: str = ""
     """The value if none is given, for people; by default that of `Job`, unless this is empty."""
     flags: tuple[str, ...] = ()
@@ -152,9 +150,9 @@ class ValueOrigin:
     """True if it is a personal default, which gives way to whatever else sets the same."""
 
 
-def _option(empty: Callable[[], object] | None = None, **fields: Any) -> Any:
+def _option(help: str, empty: Callable[[], object] | None = None, **fields: Any) -> Any:
     """Return a field of `JobSpec` that declares an option; not given it is None, or what ``empty`` makes."""
-    metadata = {"option": Option(**fields)}
+    metadata = {"option": Option(help, **fields)}
     return (
         field(default_factory=empty, metadata=metadata) if empty else field(default=None, metadata=metadata)
     )
@@ -172,47 +170,157 @@ class JobSpec:
 
     program: tuple[str, ...] = ()
 
-    job_file: Path | None = _option(flags=("--job",), in_job_file=False)
-    site: str | None = _option(default="that of hpcprof config, or local", words=Words.SITES)
-    site_file: Path | None = _option(in_job_file=False)
-    host: str | None = _option(default="the site's", in_job_file=False, words=Words.HOSTS)
-    workload: str | None = _option(words=Words.WORKLOADS)
-    nodes: int | None = _option(least=1)
-    ranks_per_node: int | None = _option(least=1)
-    profiler: str | None = _option(words=Words.PROFILERS)
-    profile_ranks: str | None = _option()
-    profiler_options: Mapping[str, str] = _option(
-        dict, flags=("--profiler-option",), words=Words.PROFILER_OPTIONS
+    job_file: Path | None = _option(
+        "Job file; options on the command line override it.", flags=("--job",), in_job_file=False
     )
-    inspector: bool | None = _option()
-    capture_steps: str | None = _option()
-    stacks: bool | None = _option()
-    queue: str | None = _option(words=Words.QUEUES, of_site=True)
-    account: str | None = _option()
-    cpus_per_rank: int | None = _option(default="the site's", least=1, resource=True)
-    gpus_per_rank: int | None = _option(default="the site's", least=0, resource=True)
-    mem: str | None = _option(default="the site's", metavar="SIZE", parse=parse_memory, resource=True)
-    constraint: str | None = _option(one_word=True, resource=True)
-    reservation: str | None = _option(one_word=True, resource=True)
-    scheduler_args: tuple[str, ...] = _option(tuple, flags=("--scheduler-arg",), metavar="ARG", resource=True)
-    launcher_args: tuple[str, ...] = _option(tuple, flags=("--launcher-arg",), metavar="ARG")
-    walltime: str | None = _option(parse=parse_walltime, of_site=True)
-    job_name: str | None = _option(default="the workload's or the script's")
-    options: Mapping[str, str] = _option(dict, flags=("-o", "--option"), words=Words.SITE_OPTIONS)
-    after: tuple[str, ...] = _option(tuple, metavar="RUN", words=Words.RUNS)
-    stall_timeout: str | None = _option(default="10m", metavar="TIME", parse=parse_stall_timeout)
-    on_stall: str | None = _option(choices=("report", "stop", "resubmit"))
-    signal: str | None = _option(metavar="NAME@SECONDS", parse=parse_signal)
-    on_timeout: str | None = _option(choices=("report", "resubmit"))
-    leftover_grace: str | None = _option(default="30s", metavar="TIME", parse=parse_leftover_grace)
-    capture_when: str | None = _option(default="off", metavar="slow[:PERCENT]", parse=parse_capture_when)
-    memory_history: str | None = _option(default="off", metavar="STEPS[@RANKS]", parse=parse_memory_history)
-    stage_env: str | None = _option(metavar="[FOLDER]", alone="active")
-    reference: bool | None = _option()
-    no_hook: bool | None = _option()
-    no_telemetry: bool | None = _option()
-    notify: tuple[str, ...] = _option(tuple, metavar="TARGET", words=Words.TARGETS)
-    template: Path | None = _option(in_job_file=False)
+    site: str | None = _option(
+        "Site to run on (hpcprof sites list).", default="that of hpcprof config, or local", words=Words.SITES
+    )
+    site_file: Path | None = _option("Site file, instead of a name.", in_job_file=False)
+    host: str | None = _option(
+        "Login node to submit from, as ssh takes it: HOST or USER@HOST. A site of that name is used.",
+        default="the site's",
+        in_job_file=False,
+        words=Words.HOSTS,
+    )
+    workload: str | None = _option("Built-in workload; its arguments go after --.", words=Words.WORKLOADS)
+    nodes: int | None = _option("Number of nodes.", least=1)
+    ranks_per_node: int | None = _option("Number of ranks on each node.", least=1)
+    profiler: str | None = _option(
+        f"{', '.join(PROFILERS)}, a plug-in, or auto: the site's, or what is here.", words=Words.PROFILERS
+    )
+    profile_ranks: str | None = _option("Ranks to profile: all, none, 0,4-7, local=0, nodes=0-1, every=16.")
+    profiler_options: Mapping[str, str] = _option(
+        "Option of the profiler. Repeatable.",
+        dict,
+        flags=("--profiler-option",),
+        words=Words.PROFILER_OPTIONS,
+    )
+    inspector: bool | None = _option(
+        "Record every collective with NCCL's Inspector (NCCL 2.28): the same as --profiler inspector."
+    )
+    capture_steps: str | None = _option(
+        "Steps to profile, counted from 0, as in 10-12. By default the PyTorch profiler records "
+        "5-24, or as many as 10 s hold, and the workload ddp 20 of its last epoch. Compiled programs, "
+        "and those in JAX under other profilers, are recorded from their start."
+    )
+    stacks: bool | None = _option(
+        "Record call stacks, so that findings name file and line (nsys, torch). The program "
+        "runs somewhat slower."
+    )
+    queue: str | None = _option("Queue, partition or QOS.", words=Words.QUEUES, of_site=True)
+    account: str | None = _option("Account or project that is charged.")
+    cpus_per_rank: int | None = _option("CPUs for each rank.", default="the site's", least=1, resource=True)
+    gpus_per_rank: int | None = _option("GPUs for each rank.", default="the site's", least=0, resource=True)
+    mem: str | None = _option(
+        "Memory on each node, as in 64G; 0 for all (Slurm).",
+        default="the site's",
+        metavar="SIZE",
+        parse=parse_memory,
+        resource=True,
+    )
+    constraint: str | None = _option(
+        "Kind of nodes: a constraint (Slurm), RESOURCE=VALUE (PBS) or LABEL=VALUE (Kubernetes).",
+        one_word=True,
+        resource=True,
+    )
+    reservation: str | None = _option(
+        "Reservation to run in (Slurm; for PBS give its queue).", one_word=True, resource=True
+    )
+    scheduler_args: tuple[str, ...] = _option(
+        "Option passed on to the scheduler, as in --scheduler-arg=--exclude=n3. Repeatable.",
+        tuple,
+        flags=("--scheduler-arg",),
+        metavar="ARG",
+        resource=True,
+    )
+    launcher_args: tuple[str, ...] = _option(
+        "Option of the launcher (srun, mpiexec, …), as in --launcher-arg=--cpu-bind=none. Repeatable.",
+        tuple,
+        flags=("--launcher-arg",),
+        metavar="ARG",
+    )
+    walltime: str | None = _option(
+        "Time limit: HH:MM:SS, D-HH:MM:SS, 90m, 12h or 1d12h.", parse=parse_walltime, of_site=True
+    )
+    job_name: str | None = _option("Name of the job.", default="the workload's or the script's")
+    options: Mapping[str, str] = _option(
+        "Option of the site (hpcprof sites show). Repeatable.",
+        dict,
+        flags=("-o", "--option"),
+        words=Words.SITE_OPTIONS,
+    )
+    after: tuple[str, ...] = _option(
+        "Run or array that must succeed before the job starts. Repeatable.",
+        tuple,
+        metavar="RUN",
+        words=Words.RUNS,
+    )
+    stall_timeout: str | None = _option(
+        "Time without progress of any rank after which the run counts as stalled: 12s, 10m, 1h or off.",
+        default="10m",
+        metavar="TIME",
+        parse=parse_stall_timeout,
+    )
+    on_stall: str | None = _option(
+        "report: keep evidence of a stall. stop: then end the job, with exit code 5. "
+        "resubmit: then run it again, once.",
+        choices=("report", "stop", "resubmit"),
+    )
+    signal: str | None = _option(
+        "Signal to the program ahead of the time limit, so that it can save: NAME@SECONDS, as in USR1@120.",
+        metavar="NAME@SECONDS",
+        parse=parse_signal,
+    )
+    on_timeout: str | None = _option(
+        "report: the job ends at its time limit. resubmit: the program gets --signal (by default TERM@60), "
+        "and when it has ended the job runs again, up to three times.",
+        choices=("report", "resubmit"),
+    )
+    leftover_grace: str | None = _option(
+        "Time for processes that the program leaves behind, such as daemons, to end by themselves while its "
+        "profiler waits for them; then they are ended.",
+        default="30s",
+        metavar="TIME",
+        parse=parse_leftover_grace,
+    )
+    capture_when: str | None = _option(
+        "Record steps with the PyTorch profiler when the last 20 take PERCENT (20) longer than those "
+        "before: slow, slow:PERCENT or off. At most twice.",
+        default="off",
+        metavar="slow[:PERCENT]",
+        parse=parse_capture_when,
+    )
+    memory_history: str | None = _option(
+        "Keep what PyTorch's GPU memory holds, and which lines allocated it, after these steps (5,10, or "
+        "5,10@0,4-7 on some ranks), and of all ranks when one runs out of memory (oom: only then).",
+        default="off",
+        metavar="STEPS[@RANKS]",
+        parse=parse_memory_history,
+    )
+    stage_env: str | None = _option(
+        "Pack an environment of Python (conda, pixi, venv or uv) and unpack it on each node's own disk "
+        "before the ranks start. Without a folder, that of the program or the active one.",
+        metavar="[FOLDER]",
+        alone="active",
+    )
+    reference: bool | None = _option(
+        "Run the program without the profiler first, in the same job, for what its steps take alone."
+    )
+    no_hook: bool | None = _option(
+        "Leave Python programs alone: no step times without a profiler, less evidence of a stall."
+    )
+    no_telemetry: bool | None = _option(
+        "Do not sample what the nodes do: clocks, power, memory, network, file systems."
+    )
+    notify: tuple[str, ...] = _option(
+        "Notify when the job starts, stalls or ends: a name of hpcprof config (notify.NAME), "
+        "slack:URL, teams:URL, mail:ADDRESS, a URL or a command. Repeatable.",
+        tuple,
+        metavar="TARGET",
+        words=Words.TARGETS,
+    )
+    template: Path | None = _option("Template of job.sh, instead of the scheduler's.", in_job_file=False)
 
     runs_dir: Path = Path("runs")
     origins: Mapping[str, ValueOrigin] = field(default_factory=dict)
@@ -260,15 +368,8 @@ class JobSpec:
         return [*words, "--", *self.program] if self.program else words
 
 
-_MEANINGS = dict(read_table(Path(__file__).with_name("options.txt")))
 OPTIONS: dict[str, Option] = {
-    item.name: replace(
-        item.metadata["option"],
-        name=item.name,
-        help=_MEANINGS[item.name].replace("{profilers}", ", ".join(PROFILERS)),
-    )
-    for item in fields(JobSpec)
-    if item.metadata
+    item.name: replace(item.metadata["option"], name=item.name) for item in fields(JobSpec) if item.metadata
 }
 """The options of a job by name, in the order of the help."""
 OPTION_TYPES: dict[str, Any] = {name: JobSpec.__annotations__[name] for name in OPTIONS}

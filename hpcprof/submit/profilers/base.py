@@ -3,11 +3,9 @@
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from functools import cache
-from pathlib import Path
 
 from hpcprof.common.errors import UsageError, unknown
-from hpcprof.common.paths import read_table, script_beside
+from hpcprof.common.paths import script_beside
 from hpcprof.runs.job import Job
 from hpcprof.runs.job_name import JAX_MODULES, imported_modules, runs_python
 from hpcprof.submit.linked_libraries import is_compiled
@@ -231,22 +229,13 @@ class Profiler:
         return {key: given.get(key, setting.default) for key, setting in self.settings.items()}
 
 
-@cache
-def _settings_table() -> list[list[str]]:
-    """Return the rows of ``settings.txt``, which explains its columns."""
-    return read_table(Path(__file__).with_name("settings.txt"))
-
-
-def declared_settings(profiler: str) -> dict[str, Setting]:
-    """Return the settings of a profiler of hpcprof's own."""
-    rows = [row for row in _settings_table() if row[0] == profiler and len(row) == 5]
-    valid = {row[1]: tuple("" if value == "-" else value for value in row[3].split()) for row in rows}
-    return {name: Setting(meaning, default, valid[name]) for _, name, default, _, meaning in rows}
-
-
-def foreign_settings(profiler: str) -> dict[str, str]:
-    """Return the settings of other profilers that users of this one may expect."""
-    return {row[1]: row[2] for row in _settings_table() if row[0] == profiler and len(row) == 3}
+def capture_setting(recorded: str) -> Setting:
+    """Return the setting ``capture`` of a profiler that can record only what the program marks."""
+    otherwise = (
+        "workloads and PyTorch with --capture-steps, else from the start to step 29 or 10 s after step 10"
+    )
+    meanings = f"range: only {recorded}; whole: everything; auto: range for hpcprof's {otherwise}"
+    return Setting(meanings, "auto", ("auto", "range", "whole"))
 
 
 NONE = Profiler("none", "run the program as it is")

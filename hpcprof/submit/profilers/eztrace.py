@@ -6,7 +6,7 @@ folder of the profiles.
 """
 
 from hpcprof.submit.profilers import base
-from hpcprof.submit.profilers.base import Profiler, Settings, Target, Word
+from hpcprof.submit.profilers.base import Profiler, Setting, Settings, Target, Word
 
 _MODULES = {"openmp": ("openmp",), "io": ("posixio",), "threads": ("pthread",)}
 """The modules of each setting."""
@@ -41,7 +41,12 @@ def _has(module: str) -> str:
 EZTRACE = Profiler(
     "eztrace",
     "EZTrace: MPI, and on request OpenMP and I/O, of a program as it is, without a GPU",
-    settings=base.declared_settings("eztrace"),
+    settings={
+        "mpi": Setting("the module for MPI; auto: that of the program's library", "auto"),
+        "openmp": Setting("trace parallel regions of OpenMP (GNU's library)", "false", ("false", "true")),
+        "io": Setting("trace POSIX I/O", "false", ("false", "true")),
+        "threads": Setting("trace locks and threads of POSIX", "false", ("false", "true")),
+    },
     check=lambda target, settings: base.check_one_archive(
         target, "EZTrace", "use eztrace_start() and eztrace_stop() in it"
     ),

@@ -6,8 +6,7 @@ ends, keeps the last 1,024 operations, and leaves out those of less than 8 KiB.
 
 from hpcprof.common.errors import UsageError
 from hpcprof.common.paths import script_beside
-from hpcprof.submit.profilers import base
-from hpcprof.submit.profilers.base import OUTPUT, SCRATCH, Profiler, Settings, Target, whole_number
+from hpcprof.submit.profilers.base import OUTPUT, SCRATCH, Profiler, Setting, Settings, Target, whole_number
 from hpcprof.submit.sites.model import Vendor
 
 _NO_LOG = "the Inspector wrote no log"
@@ -38,8 +37,13 @@ def _environment(target: Target, settings: Settings) -> dict[str, str]:
 INSPECTOR = Profiler(
     "inspector",
     "NCCL's Inspector: every collective of every step, without a profiler",
-    settings=base.declared_settings("inspector"),
-    foreign=base.foreign_settings("inspector"),
+    settings={
+        "plugin": Setting(
+            "libnccl-profiler-inspector.so: its path, or inspector to let NCCL look for it", "inspector"
+        ),
+        "smallest": Setting("the minimum size of noted messages in bytes", "0"),
+    },
+    foreign={"trace": "records NCCL alone", "export": "writes what is read: JSON"},
     check=_check,
     environment=_environment,
     afterwards=lambda target, settings: [

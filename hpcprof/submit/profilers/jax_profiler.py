@@ -2,7 +2,7 @@
 
 from hpcprof.common.errors import UsageError
 from hpcprof.node.hooks import jax_hook
-from hpcprof.submit.profilers.base import Profiler, Settings, Target, foreign_settings, no_trace
+from hpcprof.submit.profilers.base import Profiler, Settings, Target, no_trace
 from hpcprof.submit.profilers.torch_profiler import start_up_modules
 from hpcprof.workloads import catalogue
 
@@ -21,7 +21,13 @@ def _check(target: Target, settings: Settings) -> None:
 JAX = Profiler(
     "jax",
     "the JAX profiler, CPU and GPU",
-    foreign=foreign_settings("jax"),
+    foreign={
+        "with_stack": "leaves out the functions of Python, since tracing them slows the program",
+        "record_shapes": "records shapes always: the program's HLO has them",
+        "with_flops": "records floating-point operations always, of matrix products and convolutions",
+        "profile_memory": "records no allocations",
+        "active": "records one span of steps: give --capture-steps FIRST-LAST",
+    },
     check=_check,
     start_up=lambda target: start_up_modules("jax_hook.py"),
     complaint=no_trace,

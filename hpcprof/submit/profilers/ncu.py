@@ -10,7 +10,7 @@ import re
 
 from hpcprof.common.errors import UsageError
 from hpcprof.submit.profilers import base
-from hpcprof.submit.profilers.base import Profiler, Settings, Target, Word
+from hpcprof.submit.profilers.base import Profiler, Setting, Settings, Target, Word
 from hpcprof.submit.profilers.torch_profiler import optional_start_up
 from hpcprof.submit.sites.model import Vendor
 
@@ -28,6 +28,12 @@ _COMMUNICATION = (
     "two_shot_all_reduce_kernel",
     "one_shot_all_reduce_kernel",
     "cross_device_reduce_2stage",
+)
+# Throughput, occupancy and caches; then what a roofline needs: operations of fp32 and fp64, of fp16 and of
+# the tensor cores, bytes of DRAM and the peaks. ncu chooses the metrics of each section for the chip.
+_SECTIONS = (
+    "SpeedOfLight,LaunchStats,Occupancy,MemoryWorkloadAnalysis,SpeedOfLight_RooflineChart,"
+    "SpeedOfLight_HierarchicalHalfRooflineChart,SpeedOfLight_HierarchicalTensorRooflineChart"
 )
 
 
@@ -105,7 +111,24 @@ def complaint(text: str) -> str:
 NCU = Profiler(
     "ncu",
     "Nsight Compute: hardware metrics of chosen kernels",
-    settings=base.declared_settings("ncu"),
+    settings={
+        "kernel": Setting("regular expression of the kernels' names; must not match communication"),
+        "launch-count": Setting("number of launches to measure; needed with several ranks"),
+        "launch-skip": Setting("number of matching launches to skip first", "0"),
+        "sections": Setting("what to measure, joined by commas", _SECTIONS),
+        "set": Setting(
+            "named set of sections, instead of sections", "", ("", "basic", "detailed", "full", "roofline")
+        ),
+        "replay-mode": Setting("what to repeat for all metrics", "kernel", ("kernel", "application")),
+        "clock-control": Setting(
+            "base locks the clocks, so durations do not compare with nsys; none leaves them",
+            "none",
+            ("none", "base"),
+        ),
+        "communicator": Setting(
+            "replay the ranks' kernels in step, communication too; needs ncu 2026.1", "", ("", "tcp")
+        ),
+    },
     check=_check,
     command=("ncu",),
     flags=_flags,

@@ -8,7 +8,7 @@ given explicitly because the default, ``stop-shutdown``, also ends the program.
 from typing import NamedTuple
 
 from hpcprof.submit.profilers import base
-from hpcprof.submit.profilers.base import Profiler, Settings, Target, Word
+from hpcprof.submit.profilers.base import Profiler, Setting, Settings, Target, Word
 from hpcprof.submit.profilers.torch_profiler import optional_start_up
 from hpcprof.submit.sites.model import Vendor
 
@@ -136,7 +136,28 @@ _WITH_BLOBS = (
 NSYS = Profiler(
     "nsys",
     "Nsight Systems: CUDA, NVTX and MPI",
-    settings=base.declared_settings("nsys"),
+    settings={
+        "trace": Setting("what to trace, joined by commas; cuda only where there is a GPU", "cuda,nvtx,mpi"),
+        "mpi-impl": Setting("the MPI; by default that of the program's library", "", ("", *_MPI)),
+        "sample": Setting("CPU sampling; makes very large files", "none", ("none", "process-tree")),
+        "stacks": Setting(
+            "record call stacks: samples of Python, or of another program where the node permits perf events",
+            "false",
+            ("false", "true"),
+        ),
+        "cuda-graph-trace": Setting(
+            "trace CUDA graphs as a whole (graph) or node by node; auto: node for programs that import JAX",
+            "auto",
+            ("auto", "graph", "node"),
+        ),
+        "capture": base.capture_setting("between cudaProfilerStart and Stop"),
+        "gpu-metrics": Setting("sample the GPU's hardware counters too", "false", ("false", "true")),
+        "export": Setting(
+            "what the node makes of each report: a SQLite file, or a folder of Parquet files",
+            "sqlite",
+            (*_EXPORTS,),
+        ),
+    },
     command=("nsys", "profile"),
     flags=_flags,
     # With a range it counts from the range's start, which nobody knows.

@@ -5,7 +5,7 @@ tables; the reader takes both, so the format is left to the version that the job
 """
 
 from hpcprof.submit.profilers import base
-from hpcprof.submit.profilers.base import Profiler, Settings, Target, Word
+from hpcprof.submit.profilers.base import Profiler, Setting, Settings, Target, Word
 from hpcprof.submit.profilers.torch_profiler import optional_start_up
 from hpcprof.submit.sites.model import Vendor
 
@@ -43,8 +43,21 @@ def _flags(target: Target, settings: Settings) -> tuple[Word, ...]:
 ROCPROFV3 = Profiler(
     "rocprofv3",
     "AMD's rocprofv3: kernels, HIP, RCCL, copies and ROCTx",
-    settings=base.declared_settings("rocprofv3"),
-    foreign=base.foreign_settings("rocprofv3"),
+    settings={
+        "trace": Setting(
+            f"what to trace, joined by commas: {', '.join(_TRACES)}", "kernel,hip,marker,memory,rccl"
+        ),
+        "pmc": Setting("hardware counters of each kernel, joined by commas, as SQ_WAVES,GRBM_COUNT"),
+        "capture": base.capture_setting("between roctxProfilerResume and Pause"),
+    },
+    foreign={
+        "mpi-impl": "does not trace MPI",
+        "sample": "does not sample the CPU",
+        "stacks": "records no call stacks",
+        "cuda-graph-trace": "always records the kernels inside graphs",
+        "gpu-metrics": "reads the counters that --profiler-option pmc=NAME,NAME names, for each kernel",
+        "export": "writes what is read: a database, and before ROCm 7 tables",
+    },
     check=lambda target, settings: base.trace_names(settings, _TRACES),
     command=("rocprofv3",),
     flags=_flags,

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from hpcprof.common.errors import UsageError
 from hpcprof.submit.profilers import base
-from hpcprof.submit.profilers.base import Profiler, Settings, Target
+from hpcprof.submit.profilers.base import Profiler, Setting, Settings, Target
 
 _SIZE = re.compile(r"[1-9]\d*[KMG]?")
 _LARGEST_MEMORY = 4 << 30
@@ -45,7 +45,14 @@ def _complaint(text: str) -> str:
 SCOREP = Profiler(
     "scorep",
     "Score-P: MPI, OpenMP and functions of a program that is built with it",
-    settings=base.declared_settings("scorep"),
+    settings={
+        "total-memory": Setting(
+            "memory for the events of a process; when it is full, the program waits while they are written",
+            "256M",
+        ),
+        "filter": Setting("a file that names the functions to leave out; an absolute path"),
+        "papi": Setting("hardware counters of PAPI, joined by commas"),
+    },
     check=_check,
     environment=_environment,
     complaint=_complaint,

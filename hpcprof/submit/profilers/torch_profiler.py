@@ -12,10 +12,11 @@ from types import ModuleType
 from hpcprof.common.errors import UsageError
 from hpcprof.node import hooks, pulse
 from hpcprof.submit.profilers import base
-from hpcprof.submit.profilers.base import Profiler, Settings, Target
+from hpcprof.submit.profilers.base import Profiler, Setting, Settings, Target
 
 _SCHEDULE = ("wait", "warmup", "active", "repeat")
 _SWITCHES = ("record_shapes", "profile_memory", "with_stack", "with_flops")
+_BOOLEAN = ("false", "true")
 
 
 def _check(target: Target, settings: Settings) -> None:
@@ -77,7 +78,17 @@ def optional_start_up(target: Target) -> dict[str, str]:
 TORCH = Profiler(
     "torch",
     "the PyTorch profiler, CPU and GPU",
-    settings=base.declared_settings("torch"),
+    settings={
+        "wait": Setting("steps that each cycle skips first", "0"),
+        "warmup": Setting("steps that are traced and dropped while the profiler starts up", "0"),
+        "active": Setting("steps that each cycle records; 0 records all measured steps", "0"),
+        "repeat": Setting("number of cycles; 0 repeats to the end", "1"),
+        "record_shapes": Setting("record the shapes of inputs", "false", _BOOLEAN),
+        "profile_memory": Setting("record allocations", "false", _BOOLEAN),
+        "with_stack": Setting("record Python stacks", "false", _BOOLEAN),
+        "with_flops": Setting("estimate FLOPs", "false", _BOOLEAN),
+        "log_dir": Setting("a folder that receives a copy of the traces"),
+    },
     check=_check,
     environment=_environment,
     afterwards=_afterwards,

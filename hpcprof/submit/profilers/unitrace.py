@@ -5,7 +5,7 @@ sets while it runs (``PTI_ENABLE_COLLECTION``).
 """
 
 from hpcprof.submit.profilers import base
-from hpcprof.submit.profilers.base import Profiler, Settings, Target, Word
+from hpcprof.submit.profilers.base import Profiler, Setting, Settings, Target, Word
 from hpcprof.submit.profilers.torch_profiler import optional_start_up
 from hpcprof.submit.sites.model import Vendor
 
@@ -41,8 +41,21 @@ def _flags(target: Target, settings: Settings) -> tuple[Word, ...]:
 UNITRACE = Profiler(
     "unitrace",
     "Intel's unitrace: Level Zero, SYCL, oneCCL, MPI and ITT",
-    settings=base.declared_settings("unitrace"),
-    foreign=base.foreign_settings("unitrace"),
+    settings={
+        "trace": Setting(f"what to trace, joined by commas: {', '.join(_TRACES)}", "kernel,call,itt,ccl,mpi"),
+        "metrics": Setting(
+            "the group of hardware counters to read for each kernel, as ComputeBasic (unitrace --metric-list)"
+        ),
+        "capture": base.capture_setting("while PTI_ENABLE_COLLECTION is 1"),
+    },
+    foreign={
+        "mpi-impl": "knows the MPI that it was built with",
+        "sample": "does not sample the CPU",
+        "stacks": "records no call stacks",
+        "cuda-graph-trace": "traces no CUDA graphs",
+        "gpu-metrics": "reads the counters of the group that --profiler-option metrics=GROUP names",
+        "export": "writes what is read: a Chrome trace",
+    },
     check=lambda target, settings: base.trace_names(settings, _TRACES),
     command=("unitrace",),
     flags=_flags,

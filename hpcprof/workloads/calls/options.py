@@ -14,8 +14,8 @@ OUTPUT = "calls.csv"
 class Parameters(Options):
     """The rounds and processes in which calls are timed."""
 
-    rounds: int = option(20, minimum=1)
-    processes: int = option(8, minimum=0)
+    rounds: int = option(20, "timed rounds of each call in a process", minimum=1)
+    processes: int = option(8, "processes, one after another; 0: print the times of this one", minimum=0)
 
     def validate(self, world_size: int) -> None:
         """Raise `UsageError` for several ranks, which would disturb each other."""
@@ -25,6 +25,6 @@ class Parameters(Options):
 
 def parse(arguments: Sequence[str]) -> Parameters:
     """Parse the arguments of the workload; `InformationRequested` for ``--help``."""
-    parser = WorkloadParser("calls", Parameters)
+    parser = WorkloadParser("calls", "Time single calls of CUDA's driver in loops.", Parameters)
     parser.add()
     return Parameters(**parser.given(arguments))

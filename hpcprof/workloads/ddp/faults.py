@@ -4,12 +4,10 @@ They are declared here with the standard library only, for the submit side; what
 `hpcprof.workloads.ddp.fault_injection`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from hpcprof.common.errors import UsageError, unknown
-from hpcprof.common.paths import read_table
 
 BLOCKS = 4
 """The blocks of a measured epoch under ``--fault-blocks``: with the fault, twice without it, and with it."""
@@ -32,18 +30,42 @@ class Fault:
     """Its values, which are whole numbers, with their defaults."""
     on_cpu: bool = False
     """True if it makes sense without a GPU."""
-    action: str = ""
-    """Its action in a step."""
 
 
-def _read_faults() -> Iterator[Fault]:
-    for name, cause, where, defaults, device, action in read_table(Path(__file__).with_suffix(".txt")):
-        keys = {key: int(value) for key, _, value in (word.partition("=") for word in defaults.split())}
-        yield Fault(name, cause or None, where, keys, device == "cpu", action)
+FAULTS: dict[str, Fault] = {
+    fault.name: fault
+    for fault in (
+        Fault("none", None, on_cpu=True),
+        Fault("host_work", "host_work", "data", {"ms": 40}, on_cpu=True),
+        Fault("gc", "host_work", "data", {"objects": 400_000}, on_cpu=True),
+        Fault("host_sync", "host_sync", "forward"),
+        Fault("device_allocation", "device_allocation", keys={"mb": 512}),
+        Fault("blocking_copy", "blocking_copy", "data", {"mb": 96}),
+        Fault("small_kernels", "small_kernels", "optimizer"),
+        Fault("late_rank_host", "late_rank_host", "data", {"ms": 40, "rank": 1}, on_cpu=True),
+        Fault("late_rank_gpu", "late_rank_gpu", "forward", {"matmuls": 8, "size": 8192, "rank": 1}),
+        Fault("exposed_communication", "exposed_communication", "backward", on_cpu=True),
+        Fault("slow_math", "slow_math"),
+        Fault("step_spikes", "step_spikes", keys={"ms": 200, "every": 5}),
+    )
+}
 
-
-FAULTS = {fault.name: fault for fault in _read_faults()}
-"""The faults of ``faults.txt`` by name."""
+_VALUE_HELP = {
+    "none": "nothing, to see what is found in the training as it is",
+    "host_work": "sleep for MS milliseconds in the data phase, as a slow loader does",
+    "gc": "collect garbage among OBJECTS Python objects in the data phase",
+    "host_sync": "read a value with .item() after each layer of the forward pass",
+    "device_allocation": "allocate MB megabytes and empty the allocator's cache in the data phase",
+    "blocking_copy": "copy MB megabytes from pageable memory to the GPU in the data phase",
+    "small_kernels": "update the parameters one by one instead of together",
+    "late_rank_host": "sleep for MS milliseconds in the data phase of rank RANK alone",
+    "late_rank_gpu": "multiply bfloat16 matrices of SIZE x SIZE MATMULS times in the forward pass of rank "
+    "RANK alone",
+    "exposed_communication": "sum the gradients after the backward pass instead of beside it",
+    "slow_math": "multiply matrices in fp32 without TF32, whatever --precision says",
+    "step_spikes": "sleep for MS milliseconds in the data phase of every EVERY-th step",
+}
+"""Actions of the faults in a step."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +139,6 @@ def block_of(step: int, steps: int) -> int:
 def describe_faults() -> str:
     """Return one line for each fault: its name with the defaults of its keys, and what it does."""
     return "\n".join(
-        f"{parse_fault(name).text}: {fault.action}{' (also on a CPU)' * fault.on_cpu}"
+        f"{parse_fault(name).text}: {_VALUE_HELP[name]}{' (also on a CPU)' * fault.on_cpu}"
         for name, fault in FAULTS.items()
     )

@@ -45,27 +45,60 @@ class TrainingParameters(Options):
     paths of ``python``, ``nsys`` and ``ncu`` that a settings file names.
     """
 
-    model: str = option("mlp", metavar="NAME|FILE.py")
-    bucket_cap_mb: float = option(25.0, type=_above_zero, metavar="MB")
-    epochs: int = option(3, minimum=1)
-    warmup_epochs: int | None = option(None, minimum=0)
-    batch_size: int = option(16, minimum=1)
-    steps_per_epoch: int = option(100, minimum=1)
-    sequence_length: int = option(512, minimum=2)
-    capture: str = option("step", choices=CAPTURES)
-    capture_steps: int | None = option(None, minimum=1)
-    comm_hook: str = option("allreduce", choices=COMM_HOOKS)
-    no_sync: bool = option(False)
-    gradient_as_bucket_view: bool = option(False)
-    static_graph: bool = option(False)
-    compile: bool = option(False)
-    precision: str = option("fp32", choices=PRECISIONS)
-    fault: str = option("", action="append", type=faults.parse_fault, metavar="CAUSE[:KEY=VALUE,…]")
-    fault_blocks: bool = option(False)
-    seed: int = option(0, minimum=0, maximum=MAX_SEED)
-    timeout: int = option(600, minimum=1)
-    backend: str = option("auto", choices=BACKENDS)
-    device: str = option("auto", choices=DEVICES)
+    model: str = option(
+        "mlp",
+        f"{', '.join(MODELS)}, or a file with get_model, get_dataloader, forward_pass and backward_pass",
+        metavar="NAME|FILE.py",
+    )
+    bucket_cap_mb: float = option(25.0, "size of DDP's gradient buckets", type=_above_zero, metavar="MB")
+    epochs: int = option(3, "total number of epochs", minimum=1)
+    warmup_epochs: int | None = option(
+        None, "number of epochs before the measured ones (default: all but the last)", minimum=0
+    )
+    batch_size: int = option(16, "samples per rank and step", minimum=1)
+    steps_per_epoch: int = option(100, "batches per epoch, for built-in models", minimum=1)
+    sequence_length: int = option(512, "tokens per sample, for gpt2 and bert", minimum=2)
+    capture: str = option("step", "part of a captured step that is profiled", choices=CAPTURES)
+    capture_steps: int | None = option(
+        None,
+        "number of steps to capture in the middle of the last epoch (default: 20, or as many as 10 s hold)",
+        minimum=1,
+    )
+    comm_hook: str = option(
+        "allreduce",
+        "communication of a bucket; builtin means DDP's own, without profiler ranges",
+        choices=COMM_HOOKS,
+    )
+    no_sync: bool = option(False, "do not sum gradients: no communication at all")
+    gradient_as_bucket_view: bool = option(
+        False, "pass gradient_as_bucket_view=True to DDP: gradients are views of the buckets"
+    )
+    static_graph: bool = option(False, "pass static_graph=True to DDP: every step uses the same parameters")
+    compile: bool = option(False, "compile the model with torch.compile")
+    precision: str = option(
+        "fp32", "precision of matrix multiplications; bf16 by autocast", choices=PRECISIONS
+    )
+    fault: str = option(
+        "",
+        "make every step lose time by a known cause (listed below), to check what a diagnosis finds; "
+        "repeatable",
+        action="append",
+        type=faults.parse_fault,
+        metavar="CAUSE[:KEY=VALUE,…]",
+    )
+    fault_blocks: bool = option(
+        False,
+        "measure what the faults cost: they take turns by epoch, and each is there in the first and the last "
+        "quarter of the steps only",
+    )
+    seed: int = option(0, "seed of the random weights and data", minimum=0, maximum=MAX_SEED)
+    timeout: int = option(
+        600, "end the job when a collective has waited this many seconds for a rank", minimum=1
+    )
+    backend: str = option(
+        "auto", "communication library; auto means nccl with CUDA, gloo on a CPU", choices=BACKENDS
+    )
+    device: str = option("auto", "device; auto means CUDA if it is available", choices=DEVICES)
     world_size: int | None = None
     cuda_visible_devices: str | None = None
     cuda_version: str | None = None
@@ -105,6 +138,7 @@ class TrainingParameters(Options):
 def _parser() -> WorkloadParser:
     parser = WorkloadParser(
         "ddp",
+        "Train a model with PyTorch's DistributedDataParallel, and profile some of its steps.",
         TrainingParameters,
         epilog=f"Faults, with the defaults of their keys:\n{faults.describe_faults()}",
     )

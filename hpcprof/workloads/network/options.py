@@ -15,9 +15,11 @@ LIBRARIES = ("auto", "nccl", "gloo", "mpi")
 class Parameters(Options):
     """The library and the sizes that are measured."""
 
-    library: str = option("auto", choices=LIBRARIES)
-    max_bytes: int = option(1 << 30, minimum=8)
-    budget_ms: int = option(100, minimum=1)
+    library: str = option(
+        "auto", "what carries the data; auto is NCCL with GPUs, else MPI", choices=LIBRARIES
+    )
+    max_bytes: int = option(1 << 30, "largest buffer of a rank in bytes", minimum=8)
+    budget_ms: int = option(100, "time for the repetitions of each size", minimum=1)
 
     def validate(self, world_size: int) -> None:
         """Raise `UsageError` for a single rank, which has no peer."""
@@ -27,6 +29,10 @@ class Parameters(Options):
 
 def parse(arguments: Sequence[str]) -> Parameters:
     """Parse the arguments of the workload; `InformationRequested` for ``--help``."""
-    parser = WorkloadParser("network", Parameters)
+    parser = WorkloadParser(
+        "network",
+        "Time all-reduce, all-gather, reduce-scatter, all-to-all and send, from 8 bytes and 2 ranks on.",
+        Parameters,
+    )
     parser.add()
     return Parameters(**parser.given(arguments))

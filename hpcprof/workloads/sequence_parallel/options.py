@@ -35,7 +35,12 @@ _PERCENTAGES = (
 
 
 def _parser() -> WorkloadParser:
-    parser = WorkloadParser(_PROGRAM, PointParameters, _PERCENTAGES)
+    parser = WorkloadParser(
+        _PROGRAM,
+        "Benchmark a tensor-parallel block: all-gather the rows, multiply twice, reduce-scatter the sums.",
+        PointParameters,
+        _PERCENTAGES,
+    )
     parser.add("sequence_length", "hidden_size", "ffn_multiplier", "ffn_size")
     parser.add_argument(
         "--model",

@@ -33,15 +33,21 @@ class BlockParameters:
     R = ``rows`` = sequence length x batch size, h = ``hidden_size``, f = ``inner_size`` = h x multiplier.
     """
 
-    sequence_length: int = option(256, minimum=1, also=["-s"])
-    hidden_size: int = option(512, minimum=1)
-    ffn_multiplier: int = option(4, minimum=1)
-    batch_size: int = option(1, minimum=1)
-    dtype: str = option("float32", choices=DTYPES)
-    direction: str = option("forward", choices=DIRECTIONS)
-    steps: int = option(20, minimum=1)
-    warmup: int = option(10, minimum=0)
-    seed: int = option(0, minimum=0, maximum=MAX_SEED)
+    sequence_length: int = option(
+        256, "rows of one sequence, divisible by the number of ranks", minimum=1, also=["-s"]
+    )
+    hidden_size: int = option(512, "columns of input and output, h", minimum=1)
+    ffn_multiplier: int = option(4, "inner width divided by hidden size, f / h", minimum=1)
+    batch_size: int = option(1, "number of sequences in the input", minimum=1)
+    dtype: str = option("float32", "data type of weights and inputs", choices=DTYPES)
+    direction: str = option(
+        "forward", "what a step runs: the block, its gradients, or both", choices=DIRECTIONS
+    )
+    steps: int = option(20, "number of measured steps", minimum=1)
+    warmup: int = option(
+        10, "steps before the measured ones; more are added until their times are stable", minimum=0
+    )
+    seed: int = option(0, "seed of the random weights and inputs", minimum=0, maximum=MAX_SEED)
 
     @property
     def rows(self) -> int:
@@ -58,15 +64,27 @@ class BlockParameters:
 class PointParameters(BlockParameters):
     """The shape of the problem, and how it is measured, at one point of a sweep."""
 
-    ffn_size: int | None = option(None, minimum=1)
-    mode: str = option("serial", type=_modes, metavar="MODE[,MODE]")
-    chunks: int = option(4, minimum=1)
-    backend: str = option("auto", choices=BACKENDS)
-    device: str = option("auto", choices=DEVICES)
-    keep_gathered: bool = option(False)
-    burn_in: int = option(0, minimum=0)
-    cuda_graph: bool = option(False)
-    comm_max_ctas: int | None = option(None, minimum=1)
+    ffn_size: int | None = option(None, "inner width f, instead of --ffn-multiplier", minimum=1)
+    mode: str = option(
+        "serial",
+        f"order of communication and compute: {', '.join(MODES)}; several modes are measured in turns, "
+        "auto means all that can run",
+        type=_modes,
+        metavar="MODE[,MODE]",
+    )
+    chunks: int = option(4, "number of parts of a rank's rows in the mode chunked", minimum=1)
+    backend: str = option(
+        "auto", "communication library; auto means nccl with CUDA, gloo on a CPU", choices=BACKENDS
+    )
+    device: str = option("auto", "device; auto means CUDA if it is available", choices=DEVICES)
+    keep_gathered: bool = option(
+        False, "keep the gathered input for the backward, instead of gathering it again"
+    )
+    burn_in: int = option(0, "seconds of steps before the warm-up, to heat up the GPUs", minimum=0)
+    cuda_graph: bool = option(False, "capture the step of each mode in a CUDA graph and replay it")
+    comm_max_ctas: int | None = option(
+        None, "largest number of thread blocks that an NCCL collective may use", minimum=1
+    )
 
     @property
     def modes(self) -> tuple[str, ...]:

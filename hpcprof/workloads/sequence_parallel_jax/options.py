@@ -14,8 +14,8 @@ DTYPES = ("float32", "float16", "bfloat16")
 class Parameters(BlockParameters, Options):
     """The shape of the problem, and how it is measured; the names are those of ``sequence-parallel``."""
 
-    dtype: str = option("float32", choices=DTYPES)
-    warmup: int = option(10, minimum=1)
+    dtype: str = option("float32", "data type of weights and inputs", choices=DTYPES)
+    warmup: int = option(10, "steps before the measured ones; the first one compiles", minimum=1)
 
     def validate(self, world_size: int) -> None:
         """Raise `UsageError` if ``world_size`` ranks cannot share the shape evenly."""
@@ -24,6 +24,10 @@ class Parameters(BlockParameters, Options):
 
 def parse(arguments: Sequence[str]) -> Parameters:
     """Parse the arguments of the workload; `InformationRequested` for ``--help``."""
-    parser = WorkloadParser("sequence-parallel-jax", Parameters)
+    parser = WorkloadParser(
+        "sequence-parallel-jax",
+        "Benchmark a tensor-parallel block in JAX: all-gather rows, multiply twice, reduce-scatter the sums.",
+        Parameters,
+    )
     parser.add()
     return Parameters(**parser.given(arguments))
