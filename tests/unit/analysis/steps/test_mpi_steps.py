@@ -272,7 +272,7 @@ def test_calls_that_do_not_repeat_are_no_steps() -> None:
     for number, op in enumerate(("Barrier", "Broadcast", "AllReduce", "Gather", "Scatter", "Scan")):
         loop.all(f"MPI_{op}", op, 10 + number)
     assert chosen(loop)[0] == ""
-    assert "nor do its calls of MPI repeat a sequence" in no_steps(loop.timelines()[0])
+    assert "nor do its recorded messages and collectives repeat a sequence" in no_steps(loop.timelines()[0])
 
 
 def test_a_capture_as_one_step_has_neither_the_start_of_mpi_nor_its_end() -> None:
