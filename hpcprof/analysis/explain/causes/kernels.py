@@ -159,9 +159,8 @@ _MIN_CHAIN_KERNELS = 3
 def _chains(scene: Scene) -> Iterator[Candidate]:
     work, kind = scene.graph.work, scene.once(kernel_kinds)
     time = work.end - work.start
-    elementwise = np.flatnonzero(
-        (kind == KernelKind.ELEMENTWISE) & (time >= _MIN_KERNEL_NS) & _in_elementwise_places(scene)
-    )
+    is_pass = kind == KernelKind.ELEMENTWISE
+    elementwise = np.flatnonzero(is_pass & (time >= _MIN_KERNEL_NS) & _in_places_of(scene, is_pass))
     runs = [run for run in _sequences(scene, elementwise) if len(run) >= _MIN_CHAIN_KERNELS]
     spare = [np.setdiff1d(np.arange(run[0], run[-1] + 1), run[np.argmax(time[run])]) for run in runs]
     removed = np.concatenate([elementwise[:0], *spare])
@@ -193,10 +192,8 @@ def _concatenations(scene: Scene) -> Iterator[Candidate]:
     """Yield the copies that join tensors, in places where they take longer than the products."""
     work = scene.graph.work
     time = work.end - work.start
-    joins, products = scene.named(_JOINS.search), scene.once(kernel_kinds) == KernelKind.PRODUCT
-    places = work.place.max(initial=0) + 2
-    joined, computed = (np.bincount(work.place + 1, time * rows, places) for rows in (joins, products))
-    copies = np.flatnonzero(joins & (joined > computed)[work.place + 1])
+    joins = scene.named(_JOINS.search)
+    copies = np.flatnonzero(joins & _in_places_of(scene, joins))
     yield from scene.of_operations(CONCATENATION, copies, time[copies])
 
 
@@ -214,18 +211,20 @@ def _unfilled(scene: Scene) -> Iterator[Candidate]:
     time = work.end - work.start
     units = min((gpu.sm_count for gpus in scene.gpus.values() for gpu in gpus if gpu.sm_count), default=0)
     # Profiles without shapes have blocks of one thread.
-    if not all((scene.timelines[rank].kernels.block.prod(axis=1) > 1).any() for rank in scene.graph.ranks):
+    shaped = ((scene.timelines[rank].kernels.block.prod(axis=1) > 1).any() for rank in scene.graph.ranks)
+    if not units or not all(shaped):
         return
     blocks = grid_blocks(work.grid)
     few = (work.category == Category.COMP) & (time >= _MIN_UNFILLED_NS)
     few &= blocks <= _MAX_FILLED_SHARE * units
     _, kind = numbered_rows(work.stream, work.step, work.name, work.grid, few.astype(np.int64))
-    runs = np.split(np.arange(len(work)), np.flatnonzero(np.diff(kind)) + 1)
+    begins = np.flatnonzero(np.diff(kind, prepend=-1))
+    counts = np.diff(begins, append=len(kind))
+    chosen = few[begins] & (counts >= _MIN_UNFILLED)
     spare = [np.empty(0, np.int64)]
-    for run in runs:
-        if len(run) >= _MIN_UNFILLED and few[run[0]]:
-            full = -(-len(run) * int(blocks[run[0]]) // units)
-            spare.append(run[np.argsort(time[run])[:-full]])
+    for begin, count in zip(begins[chosen].tolist(), counts[chosen].tolist(), strict=True):
+        full = -(-count * int(blocks[begin]) // units)
+        spare.append(begin + np.argsort(time[begin : begin + count])[:-full])
     removed = np.concatenate(spare)
     yield from scene.of_operations(UNFILLED_GPU, removed, time[removed])
 
@@ -251,15 +250,15 @@ def _repeated_indices(scene: Scene) -> Iterator[Candidate]:
         yield from scene.of_operations(REPEATED_INDICES, gradients, time[gradients], longer)
 
 
-def _in_elementwise_places(scene: Scene) -> Mask:
-    """Return a mask of the operations in places whose elementwise kernels take longer than their products."""
-    work, kind = scene.graph.work, scene.once(kernel_kinds)
-    products, elementwise = (
-        # `NONE` is -1.
-        np.bincount(work.place + 1, (work.end - work.start) * (kind == chosen), len(scene.graph.places) + 1)
-        for chosen in (KernelKind.PRODUCT, KernelKind.ELEMENTWISE)
+def _in_places_of(scene: Scene, chosen: Mask) -> Mask:
+    """Return a mask of the operations in places whose ``chosen`` operations take longer than the products."""
+    work, products = scene.graph.work, scene.once(kernel_kinds) == KernelKind.PRODUCT
+    # `NONE` is -1.
+    chosen_time, product_time = (
+        np.bincount(work.place + 1, (work.end - work.start) * rows, len(scene.graph.places) + 1)
+        for rows in (chosen, products)
     )
-    return (elementwise > products)[work.place + 1]
+    return (chosen_time > product_time)[work.place + 1]
 
 
 _STRIDED_COPY = re.compile(r"(?<!vectorized_)(?<!unrolled_)elementwise_kernel<.*direct_copy_kernel")

@@ -70,8 +70,14 @@ _MIN_TUNING_STEPS = 3
 def _tuned(scene: Scene) -> Iterator[Candidate]:
     """Yield the runs of kernels between events for which the host waits, if steps keep doing so."""
     graph, work = scene.graph, scene.graph.work
-    runs = [_timed_runs(scene, rank) for rank in scene.ranks]
-    rows = np.concatenate(runs)
+    calls = graph.calls
+    order = np.lexsort((calls.start, graph.call_rank))
+    kind, rank = calls.kind[order], graph.call_rank[order]
+    timed = (kind[1:] == CallKind.WAIT) & (kind[:-1] == CallKind.RECORD) & (rank[1:] == rank[:-1])
+    ranks = np.unique(rank[1:][timed]).tolist()
+    if not ranks:
+        return
+    rows = np.concatenate([_timed_runs(scene, each) for each in ranks])
     steps = np.unique(work.step[rows])
     late = np.count_nonzero(2 * (steps - work.step.min()) >= graph.steps)
     if len(steps) >= _MIN_TUNING_STEPS and 2 * late >= _MIN_TUNING_STEPS:

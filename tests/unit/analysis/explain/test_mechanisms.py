@@ -275,14 +275,14 @@ def test_copies_that_join_tensors_beside_longer_products_claim_nothing() -> None
     assert not explained(layers(Launch(900 * US, name=CAT))).shown()
 
 
-def with_shapes(blocks: int, threads: int) -> Explanation:
+def with_shapes(blocks: int, threads: int, units: int = 132) -> Explanation:
     """Explain steps of 40 launches in a row, each with some blocks, and a product."""
     made = simulate([[*(Launch(90 * US, name="scan") for _ in range(40)), product(2 * MS)]], 6)[0]
     grid, block = np.ones_like(made.kernels.grid), np.ones_like(made.kernels.block)
     grid[:, 0], block[:, 0] = blocks, threads
     kernels = replace(made.kernels, grid=grid, block=block)
     inputs = inputs_of({0: replace(made, kernels=kernels)})
-    return explain_run(replace(inputs, gpus={0: (Gpu(0, "NVIDIA H200", sm_count=132),)}))[0]
+    return explain_run(replace(inputs, gpus={0: (Gpu(0, "NVIDIA H200", sm_count=units),)}))[0]
 
 
 def test_launches_in_a_row_that_fill_little_of_the_gpu_could_be_one() -> None:
@@ -291,6 +291,7 @@ def test_launches_in_a_row_that_fill_little_of_the_gpu_could_be_one() -> None:
     # Forty times 33 blocks fill the GPU ten times.
     assert first.saving_ns == pytest.approx(30 * 90 * US, rel=0.1)
     assert not with_shapes(blocks=34, threads=64).shown()
+    assert not with_shapes(blocks=33, threads=64, units=0).shown()
     # A profile without shapes has blocks of one thread.
     assert not with_shapes(blocks=33, threads=1).shown()
 
