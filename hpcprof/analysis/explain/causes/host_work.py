@@ -6,6 +6,7 @@ from functools import partial
 
 import numpy as np
 
+from hpcprof.analysis.account.call_kinds import CallKind
 from hpcprof.analysis.account.places import NONE
 from hpcprof.analysis.explain.annotations import Scene
 from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Figures, PlaceRemedy, Trait, idle
@@ -14,6 +15,11 @@ from hpcprof.analysis.explain.causes.late_rank import INPUT, LATE_RANK_HOST
 
 _MIN_COPY_SHARE = 0.75
 """Minimum share of copies in the time of pauses and copies for copies to be the cause."""
+
+_FIRST_LAUNCH = (
+    "In {where}, the call of a launch itself takes long, as the first one of a kernel does to load its code: "
+    "run such steps once before those that count."
+)
 
 
 def candidates(scene: Scene) -> Iterator[Candidate]:
@@ -36,7 +42,9 @@ def pauses_in(scene: Scene, place: str) -> Candidate:
     call = np.concatenate((pieces.call[chosen], long))
     time = np.concatenate((pieces.length[chosen], removals.call_times[long]))
     remove = partial(removals.pauses, place=place)
-    pauses = scene.candidate(HOST_WORK, place, remove, scene.graph.call_rank[call], time)
+    loading = removals.call_times[long[calls.kind[long] == CallKind.LAUNCH]].sum()
+    advice = _FIRST_LAUNCH if loading > time.sum() / 2 else ""
+    pauses = scene.candidate(HOST_WORK, place, remove, scene.graph.call_rank[call], time, advice=advice)
     late = pauses.only != NONE and scene.graph.is_coupled
     return replace(pauses, cause=LATE_RANK_HOST, ranks=(pauses.only,)) if late else pauses
 

@@ -618,6 +618,16 @@ def test_a_long_pause_comes_before_a_host_that_could_hide_most_of_it_by_launchin
     assert first.saving_ns == pytest.approx(elapsed(now) - elapsed(program(0, 1100 * US)), rel=0.05)
 
 
+def test_a_launch_that_takes_long_itself_is_said_to_load_its_code() -> None:
+    """Rebuilt from a public trace of one step, whose first launch of a kernel took 6.5 of 9.3 ms."""
+    usual, loading = (Launch(100 * US),) * 6, Launch(1 * MS, call_ns=6 * MS)
+    (first,) = explained([Place("forward", (*usual, loading))]).shown()
+    assert first.cause == Cause.HOST_WORK
+    assert "the call of a launch itself takes long" in first.remedy
+    (pause,) = explained([Place("forward", (*usual, Host(6 * MS), *usual))]).shown()
+    assert pause.cause == Cause.HOST_WORK and "launch" not in pause.remedy
+
+
 @pytest.mark.parametrize("waits", [(), (Wait(),)])
 def test_a_host_that_is_too_slow_for_the_gpu_everywhere_is_named_with_its_ranges(
     waits: tuple[Instruction, ...],
