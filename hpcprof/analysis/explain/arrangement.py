@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from hpcprof.analysis.explain.cause import Cause, cause_of
+from hpcprof.analysis.explain.cause import Cause
 from hpcprof.analysis.explain.evidence import evidence_of
 from hpcprof.analysis.explain.explanation import (
     MIN_ESTIMATE_PCT,
@@ -17,7 +17,7 @@ from hpcprof.analysis.explain.explanation import (
 )
 from hpcprof.analysis.explain.findings import MUCH_SLOWER, Judged
 from hpcprof.analysis.explain.inputs import ExplainInputs
-from hpcprof.analysis.explain.intervals import HOST_SPREAD, MODEL_SHARE
+from hpcprof.analysis.explain.intervals import MODEL_SHARE
 from hpcprof.analysis.explain.replayable import Replayable
 from hpcprof.analysis.explain.run_graph import RunGraph
 from hpcprof.analysis.explain.step_series import drift
@@ -247,10 +247,10 @@ def order_findings(
         )
         if finding.saving_ns is None or elapsed is None:
             return replace(finding, share_pct=None, kind=kind)
-        saving, low = (min(bound or 0, elapsed) for bound in (finding.saving_ns, finding.saving_low_ns))
-        # A step of a slower host takes longer.
-        longest = round(elapsed * np.exp(HOST_SPREAD * cause_of(finding.cause).is_of_host))
-        high = min(finding.saving_high_ns or 0, longest)
+        saving, low, high = (
+            min(bound or 0, elapsed)
+            for bound in (finding.saving_ns, finding.saving_low_ns, finding.saving_high_ns)
+        )
         share = round(100 * saving / elapsed, 3)
         return replace(
             finding, saving_ns=saving, saving_low_ns=low, saving_high_ns=high, share_pct=share, kind=kind
