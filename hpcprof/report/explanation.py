@@ -17,6 +17,7 @@ from hpcprof.analysis.explain.explanation import (
     IDLE,
     MIN_ESTIMATE_PCT,
     NO_GPU,
+    NOT_JOINED,
     PAGES,
     REST,
     TYPICAL,
@@ -289,7 +290,7 @@ def _no_price_text(explanation: Explanation) -> str:
         return f"Found, which costs memory and not time: {'; '.join(memory)}."
     if not explanation.step.explained_steps and explanation.not_judged:
         reason = explanation.not_judged[0].reason
-        if reason == NO_GPU:
+        if reason in (NO_GPU, NOT_JOINED):
             return f"Nothing was found that surely shortens a step; {visible(reason)}."
         return f"No cause could be judged: {visible(reason)}."
     whole = _JUDGED_WORK if explanation.step.source == CAPTURE else "a step"

@@ -10,6 +10,7 @@ The pipeline, with the module of each part:
    evidence in words, and the code to blame (`culprits`).
 """
 
+import itertools
 import re
 import sys
 from collections.abc import Iterable, Mapping, Set
@@ -36,6 +37,7 @@ from hpcprof.analysis.explain.culprits import with_culprits
 from hpcprof.analysis.explain.evidence import in_words, with_distinct_evidence
 from hpcprof.analysis.explain.explanation import (
     NO_GPU,
+    NOT_JOINED,
     Explanation,
     Finding,
     MainKernel,
@@ -47,7 +49,7 @@ from hpcprof.analysis.explain.findings import Search
 from hpcprof.analysis.explain.inputs import ExplainInputs
 from hpcprof.analysis.explain.intervals import CALL_COST_NS, MPI_CALL_COST_NS
 from hpcprof.analysis.explain.machine import with_files, with_machine, with_waiting
-from hpcprof.analysis.explain.on_host import explain_on_host
+from hpcprof.analysis.explain.on_host import explain_on_host, late_in_mpi
 from hpcprof.analysis.explain.profiler_share import profiler_share
 from hpcprof.analysis.explain.replay import Replay, critical_path
 from hpcprof.analysis.explain.replayable import Replayable, Timelines, replayable
@@ -80,6 +82,7 @@ from hpcprof.analysis.steps.run_step import StepSeries, kinds_of_steps, steady_s
 from hpcprof.analysis.steps.step_ranges import steps_of
 from hpcprof.profiles.columns.unique import name_matches
 from hpcprof.profiles.kernel_names import short_name
+from hpcprof.profiles.losses import LossKind, Subject
 from hpcprof.profiles.readers.nsys import NSYS
 from hpcprof.profiles.timeline import Category, Floats, Timeline
 
@@ -175,8 +178,9 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     findings = [*in_steps, *copies_without_steps(inputs), *incomplete_capture(inputs)]
     if isinstance(built, str):
         # Nothing can be replayed.
-        if built == NO_GPU:
-            on_host = explain_on_host(inputs.tables)
+        if built in (NO_GPU, NOT_JOINED):
+            judge = explain_on_host if built == NO_GPU else late_in_mpi
+            on_host = judge(inputs.tables)
             findings += [
                 item
                 for item in on_host
@@ -224,6 +228,9 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     if is_mpi and built.steps == 1 < len(inputs.ranks):
         # Clocks do not agree to less, and one step has no mean.
         replayed = [item for item in replayed if (item.saving_ns or 0) >= NEAR_NS]
+    has_late_rank = any(has_trait(finding.cause, Trait.LATE_RANK) for finding in replayed)
+    if is_mpi and not has_late_rank and _lacks_records(inputs):
+        replayed += late_in_mpi(inputs.tables)
     replayed = with_first_work(replayed, inputs, timelines, elapsed)
     replayed = with_page_waits(replayed, inputs.tables["step_account"], inputs.tables["memops"], elapsed)
     findings = join_by_steps(
@@ -268,6 +275,12 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
         idle = unexplained_idle(inputs.tables["step_account"], explanation.shown(), elapsed, uncertain)
         explanation = replace(explanation, not_judged=(*idle, *unjudged))
     return explanation, critical_path(replay.recorded or replay)
+
+
+def _lacks_records(inputs: ExplainInputs) -> bool:
+    """Return whether calls that communicate have no record, so that no replay shows who waits in them."""
+    losses = itertools.chain.from_iterable(inputs.losses.values())
+    return any(loss.subject is Subject.MPI_OPERATION and loss.kind is LossKind.ROW for loss in losses)
 
 
 def _step_weights(

@@ -30,6 +30,12 @@ NO_GPU = (
 )
 """The reason in `NotJudged` why a run on CPUs has no graph."""
 
+NOT_JOINED = (
+    "no recorded message or collective joins the ranks, so only late ranks are judged, by their time outside "
+    "MPI"
+)
+"""The reason in `NotJudged` why a run with MPI has no graph."""
+
 WAITING = "waiting for peers"
 """The subject in `NotJudged` of waiting that no finding explains."""
 

@@ -5,7 +5,7 @@ import math
 import msgspec
 
 from hpcprof.analysis.explain.cause import Cause, cause_names, find_cause
-from hpcprof.analysis.explain.explanation import CAUSES, NO_GPU, Explanation, Finding
+from hpcprof.analysis.explain.explanation import CAUSES, NO_GPU, NOT_JOINED, Explanation, Finding
 from hpcprof.common.errors import UsageError, unknown
 
 
@@ -36,7 +36,10 @@ class Gate(msgspec.Struct, frozen=True):
 
     def _seen_without_operations(self, explanation: Explanation) -> bool:
         """Return whether steps, or samples beside them, show the cause where no operations are replayed."""
-        if any(entry.reason == NO_GPU for entry in explanation.not_judged) and self.cause in _ON_HOST:
+        reasons = {entry.reason for entry in explanation.not_judged}
+        if NO_GPU in reasons and self.cause in _ON_HOST:
+            return True
+        if NOT_JOINED in reasons and self.cause == Cause.LATE_RANK_HOST:
             return True
         in_steps = self.cause in (Cause.STEP_DRIFT, Cause.STEP_SPIKES) or find_cause(self.cause).wait
         return bool(in_steps) and explanation.step.wall_p50_ns is not None

@@ -4,6 +4,7 @@ The host does one thing after another, and nothing hides behind a GPU. A step wi
 by the least time that any rank spends in that part, since the ranks meet in collectives.
 """
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -12,10 +13,12 @@ import pandas as pd
 
 from hpcprof.analysis.account.host_activity import OUTSIDE
 from hpcprof.analysis.explain.cause import Cause
+from hpcprof.analysis.explain.causes.late_rank import late_groups
 from hpcprof.analysis.explain.evidence import Tables, largest
 from hpcprof.analysis.explain.explanation import Evidence, Finding
 from hpcprof.analysis.explain.findings import estimated_finding
 from hpcprof.analysis.explain.intervals import half_width
+from hpcprof.analysis.steps.mpi_steps import MIN_INSTANCES
 from hpcprof.analysis.steps.phases import REST
 from hpcprof.profiles.timeline import Floats
 
@@ -123,6 +126,51 @@ def _late_ranks(tables: Tables, account: _Account, wall: float) -> Iterator[Find
         ]
         sure = [finding for finding in findings if (finding.saving_low_ns or 0) >= _MIN_SHARE * wall]
         yield (sure or findings)[0]
+
+
+def late_in_mpi(tables: Tables) -> tuple[Finding, ...]:
+    """Return the late ranks of a program with MPI whose messages and collectives are not recorded.
+
+    1. Ranks are late that work longest outside MPI, in all steps together, by themselves or as a group.
+    2. Without them, a step is shorter by their work beyond that of the next rank.
+    3. It is shorter by no more than the other ranks spend in MPI beyond the least time of any rank there.
+
+    ``tables`` has those of `explain_on_host`.
+    """
+    account = _account(tables["step_account"])
+    if account is None or len(account.ranks) < 2 or len(account.wall) < MIN_INSTANCES:
+        return ()
+    in_mpi = account.wall - account.own
+    beyond_least = in_mpi - in_mpi.min(axis=1, keepdims=True)
+    wall = float(np.median(account.wall.max(axis=1)))
+    mean = account.own.mean(axis=0)
+    excess = dict(enumerate((mean - np.median(mean)).clip(min=0).tolist()))
+    findings = []
+    for late in late_groups(excess, len(account.ranks)):
+        waiting = np.delete(np.arange(len(account.ranks)), late)
+        latest = max(late, key=lambda position: mean[position])
+        next_rank = max(waiting.tolist(), key=lambda position: mean[position])
+        more_work = account.own[:, latest] - account.own[:, next_rank]
+        saved = np.minimum(more_work, np.median(beyond_least[:, waiting], axis=1))
+        # Work that takes longer in single steps, or in turn on each rank, has a lower mean or median.
+        saving = min(float(np.median(saved)), float(saved.mean()))
+        if saving < _LATE_SHARE * wall:
+            continue
+        ranks = tuple(account.ranks[position] for position in late)
+        least = _MIN_PLACE_SHARE * saving
+        place, evidence = _range_of_lateness(tables, account.ranks[latest], least, len(account.wall))
+        compared = (_median_compute(tables, account.ranks[position]) for position in (latest, next_rank))
+        evidence += tuple(itertools.chain.from_iterable(compared))
+        half = half_width(saved)
+        findings.append(estimated_finding(Cause.LATE_RANK_HOST, ranks, place, saving, half, wall, evidence))
+    return tuple(sorted(findings, key=lambda finding: -(finding.saving_ns or 0))[:1])
+
+
+def _median_compute(tables: Tables, rank: int) -> list[Evidence]:
+    """Return the step of a rank with its median compute, as evidence."""
+    steps = tables["step_account"]
+    steps = steps[steps["rank"] == rank].sort_values("compute_ns", kind="stable")
+    return largest("step_account", "compute_ns", steps.iloc[[len(steps) // 2]])
 
 
 def _range_of_lateness(

@@ -13,7 +13,7 @@ import pandas as pd
 
 from hpcprof.analysis.account.host_activity import NONE
 from hpcprof.analysis.collectives.matches import MESSAGE, Arrivals, MatchedGroup, Matches, groups_of
-from hpcprof.analysis.explain.explanation import NO_GPU, NotJudged
+from hpcprof.analysis.explain.explanation import NO_GPU, NOT_JOINED, NotJudged
 from hpcprof.analysis.explain.inputs import ExplainInputs
 from hpcprof.analysis.explain.mpi_graph import HostSteps, common_steps, mpi_graph
 from hpcprof.analysis.explain.rank_activity import rank_activity, step_fronts, with_pauses
@@ -226,14 +226,14 @@ def _replayable_mpi(
     bounds = {rank: item.bounds(chosen) for rank, item in steps.items()}
     run = inputs.mpi(extents)
     if run is None:
-        return NO_GPU
+        return NOT_JOINED
     clock = common_clock(
         inputs.clocks, clock_parts(inputs.aligned), {rank: int(bound[0]) for rank, bound in bounds.items()}
     )
     windows = {rank: inputs.window(rank, *window) for rank, window in extents.items()}
     graph = mpi_graph(windows, run, clock, bounds)
     if len(steps) > 1 and not graph.is_coupled:
-        return "no recorded message or collective joins the ranks"
+        return NOT_JOINED
     return _build_replayable(inputs, timeline, graph, (len(numbers), tuple(chosen.tolist())), clock, (), run)
 
 

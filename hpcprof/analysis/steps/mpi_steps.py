@@ -1,5 +1,7 @@
 """Steps of programs that mark none: the main loop repeats its sequence of messages and collectives.
 
+Calls that communicate without a recorded message or collective count where the recorded ones do not repeat.
+
 Steps begin where every n-th call of a name ends. All ranks join such a call, so every rank finds the same
 steps without data of the other ranks. The calls between two of them may differ from rank to rank, and on a
 master that serves from step to step. Where a loop has no such call, each rank takes its own sequence.
@@ -14,9 +16,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcprof.common.memoize import computed_once
-from hpcprof.profiles.collective_operations import POINT_TO_POINT, WAITING
-from hpcprof.profiles.columns.unique import distinct, numbered_rows, rows_by_key
-from hpcprof.profiles.timeline import NO_BYTES, NO_NAME, Ints, Mask, MpiCalls, Ranges, Table, Timeline
+from hpcprof.profiles.collective_operations import POINT_TO_POINT, WAITING, mpi_function
+from hpcprof.profiles.columns.unique import distinct, numbered, numbered_rows, rows_by_key
+from hpcprof.profiles.timeline import (
+    NO_BYTES,
+    NO_NAME,
+    Ints,
+    Mask,
+    MpiCalls,
+    Ranges,
+    Table,
+    Timeline,
+    concatenate,
+)
 
 PREFIX = "mpi:"
 """Prefix of the names of steps that calls of MPI mark."""
@@ -58,6 +70,19 @@ _MAX_LEAD_RATIO, _MIN_MAJORITY = 1.25, 0.9
 """For a step before the first call of a kind: maximum ratio to most other intervals, and the share of these.
 
 Programs prepare their loops there, and profilers do some work. After a barrier, the loop has begun."""
+
+_MIN_WORK_SHARE = 0.25
+"""Minimum ratio of the time before a call to its mean, for a call without a record to follow work.
+
+The calls of an exchange have one name, and packing at most between them: the first one follows the work."""
+
+_WITHOUT_RECORD = re.compile(
+    r"MPI_(?:I?neighbor_\w+|Isendrecv(?:_replace)?|R?(?:put|get|accumulate|get_accumulate)|fetch_and_op"
+    r"|compare_and_swap|win_(?:start|complete|post|wait|(?:un)?lock(?:_all)?|flush(?:_local)?(?:_all)?)"
+    r"|file_i?(?:read|write)(?:_at|_shared|_ordered)?(?:_all)?)(?:_c)?",
+    re.IGNORECASE,
+)
+"""Further functions that communicate, of which profilers record no message or collective."""
 
 _SAME_SIZE = frozenset({"AllReduce", "AllGather", "AlltoAll", "Broadcast", "Reduce"})
 """Operations that all ranks call with one size."""
@@ -134,6 +159,51 @@ def main_thread_calls(timeline: Timeline) -> MpiCalls:
 
 @computed_once
 def _communication_begins(timeline: Timeline) -> _Begun:
+    """Return the recorded messages and collectives, with the calls without a record if only these repeat."""
+    recorded = _recorded_begins(timeline)
+    every = _with_unrecorded(timeline, recorded)
+    if len(every) == len(recorded):
+        return recorded
+    repeats = any(step.regular for step in _joined_candidates(timeline, recorded))
+    return recorded if repeats or _repeated_marks(recorded) or not _repeated_marks(every) else every
+
+
+def _with_unrecorded(timeline: Timeline, recorded: _Begun) -> _Begun:
+    """Add the calls of the main thread that communicate without a record; their kind is their name.
+
+    Whether a call follows work also counts for its kind.
+    """
+    calls = main_thread_calls(timeline)
+    used, number = numbered(calls.name)
+    communicates = [
+        bool(text and (mpi_function(text) or _WITHOUT_RECORD.fullmatch(text)))
+        for text in timeline.names(used)
+    ]
+    rows = np.setdiff1d(np.flatnonzero(np.array(communicates, bool)[number]), recorded.place)
+    if not len(rows):
+        return recorded
+    before = calls.start[rows] - np.append(calls.start[:1], calls.end[:-1])[rows]
+    after_work = (before >= _MIN_WORK_SHARE * before.mean()).astype(np.int64)
+    name = calls.name[rows]
+    _, kind = numbered_rows(name, after_work)
+    unrecorded = _Begun(
+        start=calls.start[rows],
+        end=np.maximum(calls.start[rows], calls.end[rows]),
+        name=name,
+        op=np.full(len(rows), NO_NAME),
+        size=np.full(len(rows), NO_BYTES),
+        own=recorded.own.max(initial=-1) + 1 + kind,
+        unsized=recorded.unsized.max(initial=-1) + 1 + numbered(name)[1],
+        shared=np.zeros(len(rows), np.int64),
+        barrier=np.zeros(len(rows), np.int64),
+        place=rows,
+    )
+    every = concatenate(_Begun, (recorded, unrecorded))
+    return every.take(np.argsort(every.place, kind="stable"))
+
+
+@computed_once
+def _recorded_begins(timeline: Timeline) -> _Begun:
     calls = main_thread_calls(timeline)
     ops = timeline.mpi_operations
     if not len(calls) or not len(ops):
@@ -304,20 +374,16 @@ def _alternation(length: Ints) -> int:
     return 1
 
 
-@computed_once
-def _shared_sequence(timeline: Timeline) -> tuple[_Sequence, Ints]:
+def _shared_sequence(calls: _Begun) -> tuple[_Sequence, Ints]:
     """Return the sequence of the calls that all ranks join, and the kind of each."""
-    calls = _communication_begins(timeline)
     rows = np.flatnonzero(calls.shared)
     _, kind = numbered_rows(calls.name[rows], calls.size[rows])
     return _Sequence(calls, rows, kind), kind
 
 
-@computed_once
-def _sequence_of_rank(timeline: Timeline) -> tuple[_Sequence, Ints]:
-    """Return the sequence of all calls of a rank, and the kind of each."""
-    calls = _communication_begins(timeline)
-    return _Sequence(calls, np.arange(len(calls)), calls.own), calls.own
+def _sequence_of_rank(calls: _Begun) -> _Sequence:
+    """Return the sequence of all calls of a rank."""
+    return _Sequence(calls, np.arange(len(calls)), calls.own)
 
 
 @computed_once
@@ -327,7 +393,7 @@ def mpi_step_candidates(timeline: Timeline) -> tuple[MpiStep, ...]:
     The best has the shortest period. Among equal candidates, synchronizing calls come first, then the last
     call.
     """
-    candidates = [*_joined_candidates(timeline)]
+    candidates = [*_joined_candidates(timeline, _communication_begins(timeline))]
     if not any(step.regular for step in candidates):
         candidates += _own_candidate(timeline)
     if not candidates:
@@ -346,8 +412,8 @@ def mpi_step_candidates(timeline: Timeline) -> tuple[MpiStep, ...]:
     return tuple(sorted(candidates, key=order))
 
 
-def _joined_candidates(timeline: Timeline) -> Iterator[MpiStep]:
-    sequence, kind = _shared_sequence(timeline)
+def _joined_candidates(timeline: Timeline, begun: _Begun) -> Iterator[MpiStep]:
+    sequence, kind = _shared_sequence(begun)
     calls = sequence.calls.take(sequence.rows)
     count = np.bincount(kind)
     for number in np.argsort(-count, kind="stable")[:_MAX_KINDS].tolist():
@@ -383,14 +449,18 @@ def _own_candidate(timeline: Timeline) -> list[MpiStep]:
 
 @computed_once
 def _own_marks(timeline: Timeline) -> _Marks | None:
+    return _repeated_marks(_communication_begins(timeline))
+
+
+def _repeated_marks(calls: _Begun) -> _Marks | None:
     """Return the calls that mark the repeated sequence of a rank; None if it does not repeat any.
 
     The last of the kinds of calls with the shortest period is taken.
     """
-    sequence, kind = _sequence_of_rank(timeline)
+    sequence, kind = _sequence_of_rank(calls), calls.own
     count = np.bincount(kind)
     best: tuple[float, _Marks] | None = None
-    last = sequence.calls.end
+    last = calls.end
     for number in np.argsort(-count, kind="stable")[:_MAX_KINDS].tolist():
         chosen = kind == number
         calls_per_step = sequence.period(chosen) if count[number] > MIN_INSTANCES else 0
@@ -437,7 +507,7 @@ def _marks(timeline: Timeline, name: str) -> _Marks | None:
         chosen &= calls.size == int(match["bytes"])
     is_shared = calls.shared == 1
     shared = bool(np.any(chosen & is_shared))
-    sequence, _ = _shared_sequence(timeline) if shared else _sequence_of_rank(timeline)
+    sequence = _shared_sequence(calls)[0] if shared else _sequence_of_rank(calls)
     return sequence.marks(chosen[sequence.rows], int(match["every"] or 1))
 
 

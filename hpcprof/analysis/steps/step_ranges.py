@@ -265,7 +265,7 @@ def no_steps(timeline: Timeline) -> str:
         f"{MIN_COVERAGE_PCT:g} % of the capture on every rank"
     )
     if len(timeline.mpi_calls):
-        reason += ", nor do its recorded messages and collectives repeat a sequence in this way"
+        reason += ", nor do its calls that communicate repeat a sequence in this way"
     if not names:
         return reason
     reason += f"; {', '.join(map(shortened, names[:_MAX_NAMED_RANGES]))} may be the step"

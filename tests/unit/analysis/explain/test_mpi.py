@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import re
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 
@@ -16,7 +17,7 @@ from hpcprof.analysis.account.step_account import step_parts
 from hpcprof.analysis.explain.cause import Cause
 from hpcprof.analysis.explain.changes import parse_changes
 from hpcprof.analysis.explain.explain import explain_run
-from hpcprof.analysis.explain.explanation import WAITING
+from hpcprof.analysis.explain.explanation import NOT_JOINED, WAITING
 from hpcprof.analysis.explain.findings import estimated_finding
 from hpcprof.analysis.explain.replayable import Replayable, _without_steps, replayable
 from hpcprof.analysis.explain.whatif import predict
@@ -25,6 +26,8 @@ from hpcprof.analysis.framework.outcome import analyze_rank
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.analysis.steps.step_ranges import no_steps
 from hpcprof.common.errors import UsageError
+from hpcprof.profiles.collective_operations import POINT_TO_POINT
+from hpcprof.profiles.losses import Loss, LossKind, Subject
 from hpcprof.profiles.timeline import OsCalls
 from tests.unit.analysis.explain.mpi_programs import MS, US, Actions, Simulated, allreduce, simulate, work
 from tests.unit.analysis.mpi.programs import Program
@@ -536,7 +539,37 @@ def test_ranks_that_nothing_joins_are_not_late() -> None:
     simulated.program.operations.clear()
     found = simulated.explain()
     assert not found.shown()
-    assert [row.reason for row in found.not_judged] == ["no recorded message or collective joins the ranks"]
+    assert [row.reason for row in found.not_judged] == [NOT_JOINED]
+
+
+@pytest.mark.parametrize(("late", "named"), [(6 * MS, [(2,)]), (0, [])])
+def test_a_rank_that_others_wait_for_in_calls_without_messages_is_late(
+    late: int, named: list[tuple[int, ...]]
+) -> None:
+    def ring(rank: int, step: int) -> Actions:
+        yield work(10 * MS + late * (rank == 2))
+        for side in (1, -1):
+            yield ("exchange", (rank + side * (-1) ** rank) % RANKS, 1024)
+        if step % 10 == 9:
+            yield allreduce()
+
+    simulated = simulate(RANKS, 40, ring)
+    program = simulated.program
+    program.operations = [item for item in program.operations if item["op"] not in POINT_TO_POINT]
+    inputs = simulated.inputs()
+    account = pd.concat(
+        step_parts(inputs.read(rank)).rows.assign(rank=rank, wait_for_peer_ns=0) for rank in range(RANKS)
+    )
+    tables = {**inputs.tables, "step_account": account.assign(kind=0)}
+    nothing = pd.DataFrame(columns=["rank", "range", "phase", "name", "p50_ns", "self_host_ns"])
+    tables |= dict.fromkeys(("idle_causes", "phases", "operators", "skew_summary"), nothing)
+    inputs = replace(inputs, tables=defaultdict(pd.DataFrame, tables))
+    assert not [item for item in explain_run(inputs)[0].findings if item.cause == Cause.LATE_RANK_HOST]
+    lost = Loss(LossKind.ROW, Subject.MPI_OPERATION, 320, detail="record (SendRecv)")
+    inputs = replace(inputs, losses={0: (lost,)})
+    findings = [item for item in explain_run(inputs)[0].findings if item.cause == Cause.LATE_RANK_HOST]
+    assert [item.ranks for item in findings] == named
+    assert [item.saving_ns for item in findings] == [pytest.approx(late, rel=0.02)] * len(named)
 
 
 @pytest.mark.parametrize("program", [halo, shift, wavefront, farm])

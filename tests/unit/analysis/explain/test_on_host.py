@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pandas as pd
+import pytest
 from numpy.typing import NDArray
 
 from hpcprof.analysis.explain.cause import Cause
 from hpcprof.analysis.explain.explanation import Finding
-from hpcprof.analysis.explain.on_host import explain_on_host
+from hpcprof.analysis.explain.on_host import explain_on_host, late_in_mpi
 
 Milliseconds = NDArray[np.float64]
 
@@ -98,3 +101,71 @@ def test_a_loader_that_is_late_in_every_other_step_has_a_lower_end() -> None:
     assert (finding.saving_ns, finding.where) == (8_250_000, "augment")
     assert 2e6 < (finding.saving_low_ns or 0) < 5e6
     assert (finding.saving_high_ns or 0) > 12e6
+
+
+RANKS, STEPS = 4, 60
+LateTimes = Callable[[int, int], float]
+
+
+def late_in_ring(late: LateTimes, ranks: int = RANKS, *, coupled: bool = True) -> list[Finding]:
+    """Explain a ring of ranks that compute for 10 ms with 1 % noise, and ``late(rank, step)`` ms longer."""
+    generator, moment, rows = np.random.default_rng(44), np.zeros(ranks), []
+    for step in range(STEPS):
+        extra = np.array([late(rank, step) for rank in range(ranks)])
+        own = 10 * (1 + 0.01 * generator.standard_normal(ranks)) + extra
+        ready = moment + own
+        # In an exchange with both neighbours, lateness passes on by one rank in each step.
+        end = np.max([np.roll(ready, shift) for shift in (-1, 0, 1)], axis=0) if coupled else ready
+        end += 0.05
+        rows += [
+            {"rank": rank, "step": step, "wall_ns": 1e6 * wall, "compute_ns": 1e6 * work}
+            for rank, (wall, work) in enumerate(zip(end - moment, own, strict=True))
+        ]
+        moment = end
+    account = pd.DataFrame(rows).assign(idle_ns=0)
+    nothing = pd.DataFrame(columns=["rank", "range", "phase", "name", "p50_ns", "self_host_ns"])
+    tables = dict.fromkeys(("idle_causes", "phases", "operators", "skew_summary"), nothing)
+    account = account.assign(exposed_comm_ns=account["wall_ns"] - account["compute_ns"])
+    return [*late_in_mpi({"step_account": account, **tables})]
+
+
+@pytest.mark.parametrize("late", [(2,), (1, 3)])
+def test_a_rank_whose_lateness_passes_along_a_ring_is_named_without_messages(late: tuple[int, ...]) -> None:
+    (finding,) = late_in_ring(lambda rank, _: 6 * (rank in late))
+    assert (finding.cause, finding.ranks, finding.confidence) == (Cause.LATE_RANK_HOST, late, "medium")
+    assert finding.saving_ns == pytest.approx(6e6, rel=0.03)
+    assert finding.evidence
+    assert finding.saving_low_ns is not None and finding.saving_high_ns is not None
+    assert finding.saving_low_ns < 6e6 < finding.saving_high_ns
+
+
+def test_a_rank_with_more_work_saves_what_the_next_one_does_not_need() -> None:
+    (finding,) = late_in_ring(lambda rank, _: {2: 6, 3: 4}.get(rank, 0))
+    assert finding.ranks == (2, 3)
+    assert finding.saving_ns == pytest.approx(6e6, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    "late",
+    [
+        lambda *_: 0,
+        lambda rank, step: 6 * (step % 4 == rank),
+        lambda rank, step: 6 * (step % 2 == rank % 2),
+        lambda rank, step: 6 * (rank * 15 <= step < rank * 15 + 15),
+        lambda rank, step: 600 * (rank == 2 and step == 30),
+    ],
+    ids=["balanced", "in turn", "every other step", "in blocks", "one pause"],
+)
+@pytest.mark.parametrize("ranks", [2, 4, 16])
+def test_no_rank_is_late_in_mpi_by_noise_in_turn_or_once(late: LateTimes, ranks: int) -> None:
+    assert not late_in_ring(late, ranks)
+
+
+def test_a_rank_that_is_late_in_most_steps_saves_the_mean_of_all() -> None:
+    (finding,) = late_in_ring(lambda rank, step: 6 * (rank == 2 and step % 5 < 3))
+    assert finding.ranks == (2,)
+    assert finding.saving_ns == pytest.approx(3.6e6, rel=0.1)
+
+
+def test_more_work_that_no_rank_waits_for_makes_none_late() -> None:
+    assert not late_in_ring(lambda rank, _: 6 * (rank == 2), coupled=False)

@@ -162,6 +162,37 @@ def test_ranks_that_never_all_meet_take_their_own_sequence() -> None:
     assert sequence_text(first, OWN_SEQUENCE) == "MPI_Recv, MPI_Send"
 
 
+@pytest.mark.parametrize("call", ["MPI_Sendrecv_replace", "MPI_Put", "MPI_Neighbor_alltoall"])
+@pytest.mark.parametrize("exchanges", [1, 2, 6])
+def test_calls_without_a_record_make_steps_where_no_record_repeats(call: str, exchanges: int) -> None:
+    loop = Loop()
+    loop.all("MPI_Barrier", "Barrier")
+    for step in range(12):
+        for exchange in range(exchanges):
+            start, length = loop.now, 1 if exchange else 90 + step % 3
+            for rank in range(2):
+                loop.now = start
+                loop.one(rank, call, length=length)
+        if step % 5 == 4:
+            loop.all("MPI_Allreduce", "AllReduce", 1)
+    name, starts, _ = chosen(loop)
+    assert name == OWN_SEQUENCE
+    assert {len(one) for one in starts} <= {11, 12}
+    # Local calls never mark steps.
+    loop.program.calls = [(rank, "MPI_Comm_rank", start, end) for rank, _, start, end in loop.program.calls]
+    loop.program.operations.clear()
+    assert chosen(loop)[0] == ""
+
+
+def test_calls_without_a_record_leave_steps_by_recorded_ones_as_they_are() -> None:
+    loop = Loop()
+    for step in range(12):
+        loop.all("MPI_Allreduce", "AllReduce", 90)
+        for rank in range(2 * (step % 2)):
+            loop.one(rank, "MPI_Put", length=5)
+    assert chosen(loop)[0] == "mpi:MPI_Allreduce"
+
+
 @pytest.mark.parametrize(
     ("instances", "name"), [((0, 90, 92), ""), ((300, 90, 92), ""), ((90, 91, 100), OWN_SEQUENCE)]
 )
@@ -272,7 +303,7 @@ def test_calls_that_do_not_repeat_are_no_steps() -> None:
     for number, op in enumerate(("Barrier", "Broadcast", "AllReduce", "Gather", "Scatter", "Scan")):
         loop.all(f"MPI_{op}", op, 10 + number)
     assert chosen(loop)[0] == ""
-    assert "nor do its recorded messages and collectives repeat a sequence" in no_steps(loop.timelines()[0])
+    assert "nor do its calls that communicate repeat a sequence" in no_steps(loop.timelines()[0])
 
 
 def test_a_capture_as_one_step_has_neither_the_start_of_mpi_nor_its_end() -> None:
