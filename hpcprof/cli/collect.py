@@ -368,8 +368,9 @@ def collect_and_report(
         parts = "nodes, memory and files" if run.manifest is not None else "files"
         remark = f"its {parts} were collected" if store.has_run(run.id) else "nothing to collect"
         live_steps = "" if aside else f"; {describe_live_steps(run) or 'no step times were noted'}"
-        echo(f"{run.id}: {unprofiled_sentence(run)}; {remark}{live_steps}", err=aside)
-        return run.manifest is None or not run.manifest.job.profiled_ranks
+        is_complete = run.manifest is None or not run.manifest.job.profiled_ranks
+        echo(f"{run.id}: {unprofiled_sentence(run)}; {remark}{live_steps}", err=aside or not is_complete)
+        return is_complete
     jobs = cpus or usable_cpus()
     with (
         nullcontext(executor) if executor else workers_here(cpus) as reading,

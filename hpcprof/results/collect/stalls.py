@@ -170,8 +170,8 @@ def is_unprofiled(run: Run, store: "Store") -> bool:
     if run.manifest is None:
         dumps = run.beside is None and is_folder(run.path) and find_dumps(run.path)
         return bool(dumps or snapshots_of(run) or logs_of(run))
-    has_results = run.state_file("finished") is not None or has_live_results(run)
-    return run.state_file("started") is not None and has_results
+    lacks_profile = bool(run.manifest.job.profiled_ranks) and run.state_file("finished") is not None
+    return run.state_file("started") is not None and (lacks_profile or has_live_results(run))
 
 
 def has_live_results(run: Run) -> bool:

@@ -249,10 +249,12 @@ class Store(Database):
     def has_run(self, run_id: str) -> bool:
         """Return whether the analyses that span the ranks of a run are stored.
 
-        `put_run` writes them, and `put_profiles` deletes them.
+        `put_run` writes them, and `put_profiles` deletes them. A run without profiles has some of them.
         """
         with self.reading() as connection:
-            return has_run_analyses(connection, run_id)
+            profile = exists().where(PROFILES.c.run_id == run_id)
+            is_profiled = connection.execute(select(profile)).scalar()
+            return has_run_analyses(connection, run_id, *(() if is_profiled else RUN_TABLES))
 
     def put_profiles(self, run: RunRow, results: Sequence[RankResults]) -> None:
         """Write the profiles and the analyses of some ranks, replacing what the store has of them.
@@ -526,10 +528,14 @@ def ranks_with(connection: Connection, run_id: str, name: str) -> set[int]:
     return set(connection.execute(rows.union(reasons)).scalars())
 
 
-def has_run_analyses(connection: Connection, run_id: str, name: str = _RUN_ANALYSIS) -> bool:
-    """Return whether an analysis that spans the ranks is stored, by default all: it has rows or a reason."""
-    rows = exists().where(TABLES[name].c.run_id == run_id)
+def has_run_analyses(connection: Connection, run_id: str, *names: str) -> bool:
+    """Return whether one of these analyses that span the ranks is stored: it has rows or a reason.
+
+    By default it is the one that each collect of profiles stores, and nothing else.
+    """
+    analyses = names or (_RUN_ANALYSIS,)
+    rows = [exists().where(TABLES[name].c.run_id == run_id) for name in analyses]
     reason = exists().where(
-        REASONS.c.run_id == run_id, REASONS.c.rank == WHOLE_RUN, REASONS.c.analysis == name
+        REASONS.c.run_id == run_id, REASONS.c.rank == WHOLE_RUN, REASONS.c.analysis.in_(analyses)
     )
-    return bool(connection.execute(select(or_(reason, rows))).scalar())
+    return bool(connection.execute(select(or_(reason, *rows))).scalar())
