@@ -68,10 +68,10 @@ from hpcprof.analysis.explain.whole_run import (
     rest_of_capture,
     series_findings,
     start_of_mpi,
-    uneven_threads,
     unexplained_idle,
     unexplained_in_mpi,
     unexplained_waiting,
+    unjudged_threads,
     waits_between_streams,
     with_first_work,
     with_page_waits,
@@ -189,7 +189,8 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
         source = steps_of(timelines[inputs.ranks[0]]).source if len(series.wall) else None
         summary = replace(summary, source=source, compute_pct=None)
         findings = with_machine(order_findings(findings, elapsed, kind_of), inputs.tables)
-        unjudged = (NotJudged("causes", built), *pauses)
+        threads = unjudged_threads(timelines) if built == NOT_JOINED else ()
+        unjudged = (NotJudged("causes", built), *threads, *pauses)
         return Explanation(tuple(findings), (), unjudged, summary), pd.DataFrame()
     is_mpi = built.graph.is_of_host
     replay = Replay(built.graph)
@@ -262,7 +263,7 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     if covered < _MIN_KERNEL_COVERAGE * gpu_span(breakdown):
         summary = replace(summary, kernel=None)
     capture_notes = (
-        *(uneven_threads(timelines) if is_mpi else ()),
+        *(unjudged_threads(timelines) if is_mpi else ()),
         *(start_of_mpi(inputs.tables["mpi_calls"], covered) if is_mpi else ()),
         *moving_pages(breakdown, inputs.tables["memops"]),
         *double_precision(inputs.tables["kernels"]),

@@ -37,6 +37,7 @@ from hpcprof.analysis.mpi.run_lists import START_CALLS
 from hpcprof.analysis.statistics.confidence_intervals import NORMAL_90
 from hpcprof.analysis.statistics.grouped import sums
 from hpcprof.analysis.steps.capture_losses import MIGRATION
+from hpcprof.analysis.steps.mpi_steps import mpi_calls_in_order
 from hpcprof.analysis.steps.run_step import PARTS, StepSeries, step_series, whole_steps
 from hpcprof.analysis.steps.wall_time import step_intervals
 from hpcprof.common.units import counted, format_bytes, format_ns, named_ranks
@@ -547,13 +548,24 @@ _WAIT_OF_THREADS = re.compile("barrier|taskwait", re.IGNORECASE)
 """A part of the names of ranges in which threads wait for each other, such as the end of a loop of OpenMP."""
 
 
-def uneven_threads(timelines: Mapping[int, Timeline]) -> Iterator[NotJudged]:
-    """Yield the range whose work the threads of a rank share least evenly, such as a region of OpenMP.
+def unjudged_threads(timelines: Mapping[int, Timeline]) -> Iterator[NotJudged]:
+    """Yield the threads of ranks with MPI that no finding is about.
 
-    All of its threads enter such a range equally often. A replay has the first thread of each rank alone.
+    1. The rank with the largest share of its time in MPI on other threads than the one with the most calls.
+    2. The range whose work the threads of a rank share least evenly, such as a region of OpenMP. All of its
+       threads enter such a range equally often. A replay has the first thread of each rank alone.
     """
     max_idle_pct, unjudged = float(MIN_ESTIMATE_PCT), list[NotJudged]()
+    max_other_pct, calling = _MIN_OTHER_THREADS_PCT, list[NotJudged]()
     for rank, timeline in timelines.items():
+        other_pct, threads_in_mpi = _other_threads_in_mpi(timeline)
+        if other_pct >= max_other_pct:
+            max_other_pct = other_pct
+            reason = (
+                f"{threads_in_mpi} threads of rank {rank} call MPI, and {other_pct:.0f} % of their time "
+                "there is not on the thread with the most calls, the only one in steps and in pop"
+            )
+            calling = [NotJudged("other threads in MPI", reason)]
         ranges = timeline.ranges
         if not len(ranges):
             continue
@@ -584,4 +596,18 @@ def uneven_threads(timelines: Mapping[int, Timeline]) -> Iterator[NotJudged]:
             "each rank"
         )
         unjudged = [NotJudged(f"threads in {timeline.strings[keys[first[row], 0]]}", reason)]
-    yield from unjudged
+    yield from (*calling, *unjudged)
+
+
+_MIN_OTHER_THREADS_PCT = 10.0
+"""Minimum share of a rank's time in MPI on threads other than its main one that is told, in percent."""
+
+
+def _other_threads_in_mpi(timeline: Timeline) -> tuple[float, int]:
+    """Return the share of a rank's time in MPI outside its main thread, in percent, and its threads there."""
+    rows, thread = mpi_calls_in_order(timeline)
+    if not thread.any():
+        return 0.0, 1
+    calls = timeline.mpi_calls.take(rows)
+    time = np.bincount(thread, np.maximum(calls.end - calls.start, 0))
+    return 100 * float(time[1:].sum()) / max(float(time.sum()), 1.0), len(time)

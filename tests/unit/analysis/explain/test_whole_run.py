@@ -22,12 +22,13 @@ from hpcprof.analysis.explain.whole_run import (
     moving_pages,
     rare_steps,
     rest_of_capture,
-    uneven_threads,
     unexplained_idle,
+    unjudged_threads,
     with_page_waits,
     without_judged_copies,
 )
 from hpcprof.profiles.losses import Loss, LossKind, Subject
+from hpcprof.profiles.timeline import MpiCalls
 from tests.unit.analysis.explain.programs import MS, Launch, inputs_of, simulate
 from tests.unit.analysis.timelines import timeline
 from tests.unit.explanations import finding
@@ -217,7 +218,7 @@ def test_threads_that_wait_at_a_barrier_have_less_work(lengths: tuple[int, ...],
     ]
     loops = [(100 * at, 100 * at + 80, "!$omp for", thread) for at in range(10) for thread in range(4)]
     whole = [(0, 1000, "main", 0)]
-    (unjudged,) = uneven_threads({0: timeline(ranges=[*whole, *loops, *waits])})
+    (unjudged,) = unjudged_threads({0: timeline(ranges=[*whole, *loops, *waits])})
     assert "4 threads of rank 0 wait between 0 ns and 500.0 ns" in unjudged.reason
     assert f"up to {percent} %" in unjudged.reason
 
@@ -229,11 +230,24 @@ def test_threads_that_share_a_range_unevenly_are_not_judged_in_silence() -> None
         for thread, length in enumerate((30, 80))
     ]
     others = [(0, 900, "main", 0), (10, 400, "loader", 5), (20, 30, "loader", 6), (40, 50, "loader", 6)]
-    (unjudged,) = uneven_threads({0: timeline(), 3: timeline(ranges=[*regions, *others])})
+    (unjudged,) = unjudged_threads({0: timeline(), 3: timeline(ranges=[*regions, *others])})
     assert unjudged.what == "threads in OpenMP Parallel"
     assert unjudged.reason.startswith("2 threads of rank 3 take between 300.0 ns and 800.0 ns in it. Shared ")
     assert "up to 26 % of the time less" in unjudged.reason  # 250 of 980 ns
-    assert not [*uneven_threads({0: timeline(ranges=others)})]
+    assert not [*unjudged_threads({0: timeline(ranges=others)})]
+
+
+@pytest.mark.parametrize(("length", "sentences"), [(90, 1), (2, 0)])
+def test_mpi_on_threads_other_than_the_main_one_is_told(length: int, sentences: int) -> None:
+    calls = [(100 * at, 100 * at + 30, 1, 1, 0) for at in range(10)]
+    calls += [(100 * at, 100 * at + length, 1, 2, 0) for at in range(9)]
+    threaded = replace(timeline(), mpi_calls=MpiCalls(*np.array(calls).T))
+    single = replace(timeline(), mpi_calls=MpiCalls(*np.array(calls[:10]).T))
+    assert not [*unjudged_threads({0: single})]
+    unjudged = [*unjudged_threads({0: single, 1: threaded})]
+    assert len(unjudged) == sentences
+    for item in unjudged:
+        assert item.reason.startswith("2 threads of rank 1 call MPI, and 73 % of their time there is not on ")
 
 
 def test_rare_long_steps_are_compared_with_steps_of_their_kind() -> None:
