@@ -1497,18 +1497,29 @@ def test_ranks_in_an_allocation_of_other_tasks_share_its_cores_and_gpus(
     assert (done.stdout, done.stderr) == (f"{numbers}\n", "")
 
 
+@pytest.mark.parametrize(
+    ("line", "noted"),
+    [
+        ("trap 'echo left >\"$run_dir/scratch\"' EXIT", {"state/finished": "0\n", "scratch": "left\n"}),
+        ("exit 3", {"state/setup_failed": "exit 3 ended the job\n"}),
+    ],
+)
 def test_the_group_that_may_read_runs_reads_what_a_job_wrote_under_any_umask(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    line: str, noted: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(templates, "group_may_read", lambda: True)
-    texts = rendered(job(nodes=1, ranks_per_node=1), tmp_path, launch=[])
+    site = msgspec.structs.replace(load_site("local"), setup=[line])
+    texts = rendered(job(nodes=1, ranks_per_node=1), tmp_path, site, launch=[])
     for name, text in texts.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    subprocess.run(["bash", "-c", 'umask 077; exec bash "$0"', tmp_path / "job.sh"], check=True)
-    (finished,) = (tmp_path / "state").glob("finished")
-    assert [path.stat().st_mode & 0o777 for path in (finished.parent, finished)] == [0o750, 0o640]
-    assert all(path.stat().st_mode & 0o040 for path in tmp_path.rglob("*"))
+    subprocess.run(["bash", "-c", 'umask 077; exec bash "$0"', tmp_path / "job.sh"], check=False)
+    assert {name: (tmp_path / name).read_text() for name in noted} == noted
+    assert all(
+        path.stat().st_mode & (0o050 if path.is_dir() else 0o040)
+        for path in tmp_path.rglob("*")
+        if path.name != "scratch"
+    )
 
 
 def test_a_profiled_rank_runs_where_tmpdir_is_not_writable(tmp_path: Path) -> None:
