@@ -38,6 +38,7 @@ from hpcprof.submit.schedulers.scheduler import WRAPPER
 
 TAIL_LINES = 20
 _TAIL_BYTES = 1 << 20
+_NO_CHATTER = re.compile("(?!)")
 _SIGNAL_BASE = 128  # a shell reports a program that signal n killed as 128 + n
 _TIMED_OUT = 124
 """The exit code of ``timeout`` of GNU, which ended its program."""
@@ -427,7 +428,7 @@ def profiler_of(run: Run) -> Profiler | None:
 def chatter_of(run: Run) -> re.Pattern[str]:
     """Return the beginning of lines that the profiler of a run writes into the program's output."""
     profiler = profiler_of(run)
-    return re.compile(profiler.chatter if profiler is not None and profiler.chatter else "(?!)")
+    return re.compile(profiler.chatter) if profiler is not None and profiler.chatter else _NO_CHATTER
 
 
 def profiler_complaint(run: Run) -> str:
@@ -503,18 +504,23 @@ def full_disk(run: Run) -> str:
     return ""
 
 
-def tail(path: Path, lines: int = TAIL_LINES, since: int = 0) -> list[str]:
-    """Return the last lines of a text file after ``since`` bytes, of its last MiB, with secrets masked."""
+def tail(
+    path: Path, lines: int = TAIL_LINES, since: int = 0, chatter: re.Pattern[str] = _NO_CHATTER
+) -> list[str]:
+    """Return the last lines of a text file after ``since`` bytes, of its last MiB, with secrets masked.
+
+    Lines that begin as ``chatter`` are left out.
+    """
     try:
-        return masked("\n".join(last_lines(path, _TAIL_BYTES, since)[0][-lines:])).splitlines()
+        texts = [text for text in last_lines(path, _TAIL_BYTES, since)[0] if not chatter.match(text)]
     except OSError:
         return []
+    return masked("\n".join(texts[-lines:])).splitlines()
 
 
 def _last_output_of_rank(run: Run, rank: int) -> list[str]:
     stem = run.outputs() / "logs" / f"rank{rank:05d}"
     # A profiler that fails before it starts the program leaves only its own log.
     logs = (stem.with_suffix(f".{log}") for log in ("err", "out", "profiler"))
-    is_chatter = chatter_of(run).match
-    outputs = ([line for line in tail(log, 0) if not is_chatter(line)][-TAIL_LINES:] for log in logs)
-    return next(filter(None, outputs), [])
+    chatter = chatter_of(run)
+    return next(filter(None, (tail(log, chatter=chatter) for log in logs)), [])

@@ -13,6 +13,7 @@ import pytest
 from hpcprof.runs.directory import Manifest, Run, site_keys
 from hpcprof.runs.job import Job
 from hpcprof.submit.mpi_types import ranks_apart
+from hpcprof.submit.runs import failures
 from hpcprof.submit.runs.failures import (
     describe_status,
     failed_ranks,
@@ -562,6 +563,24 @@ def test_a_profiler_that_never_started_the_program_has_the_last_words(tmp_path: 
     assert failed_ranks(run)[0].last_lines == ["nsys: not found"]
     (tmp_path / "logs/rank00000.err").write_text("out of memory\n")
     assert failed_ranks(run)[0].last_lines == ["out of memory"]
+
+
+def test_secrets_are_looked_for_in_the_shown_lines_alone_since_thousands_of_ranks_may_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run(tmp_path, ranks=1, profiler="scorep")
+    (tmp_path / "state/rank00000.exit").write_text("1\n")
+    lines = [f"step {number}" for number in range(9_000)]
+    (tmp_path / "logs/rank00000.err").write_text("\n".join([*lines, *["[Score-P] warning"] * 99]))
+    sizes: list[int] = []
+
+    def count_lines(text: str) -> str:
+        sizes.append(text.count("\n"))
+        return text
+
+    monkeypatch.setattr(failures, "masked", count_lines)
+    assert failed_ranks(run)[0].last_lines == lines[-20:]
+    assert max(sizes) < 200
 
 
 def test_a_missing_ncu_permission_names_its_remedy(tmp_path: Path) -> None:
