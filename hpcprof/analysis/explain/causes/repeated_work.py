@@ -4,11 +4,14 @@
   not kept (activation checkpointing) are computed again there: sequences of kernels of the forward pass, by
   their names and grids, run among those of the gradients. Source: T. Chen et al., "Training deep nets with
   sublinear memory cost", 2016.
-- **Tuning**: a tuner runs a kernel several times between two events, with a pass over a buffer before each
-  run that empties the caches, and waits for the GPU. Source: Triton, ``do_bench``.
-- **A shared GPU** works for its processes in turns, by time slices of one length, also within a kernel.
+- **Tuning**: a tuner runs a kernel several times between two events, fills a buffer before each run, which
+  empties the caches, and waits for the GPU. A program that times its own kernels fills none. Source: Triton,
+  ``do_bench``.
+- **A shared GPU** works for its processes in turns, by time slices of one length, also within a kernel. They
+  lengthen some launches of a step. A step with more work, such as a longer batch, takes longer in all of them.
 """
 
+import re
 from collections.abc import Iterator
 from functools import partial
 
@@ -61,7 +64,10 @@ def _recomputed(scene: Scene) -> Iterator[Candidate]:
 
 _MIN_RUNS, _MAX_TIMED_KERNELS = 4, 2
 """Minimum number of runs of a step that are timed, and maximum number of kernels between two events: a kernel
-and the pass that empties the caches."""
+and the one that fills a buffer before each run."""
+
+_FILL, _MIN_FILL_NS = re.compile("FillFunctor"), 10_000
+"""PyTorch's kernel that fills a tensor, and the minimum time in ns for one that is larger than the caches."""
 
 _MIN_TUNING_STEPS = 3
 """Minimum number of steps that tune, half of them in the second half of the steps: tuning once is usual."""
@@ -87,7 +93,7 @@ def _tuned(scene: Scene) -> Iterator[Candidate]:
 def _timed_runs(scene: Scene, rank: int) -> Ints:
     """Return the kernels that a rank runs to time them, with their like before the last of these in a step.
 
-    The host records an event, launches one kernel again and again, each after the same pass over a buffer,
+    The host records an event, launches one kernel again and again, each after one that fills a buffer,
     records another event and waits for all work.
     """
     graph, work, calls = scene.graph, scene.graph.work, scene.graph.calls
@@ -114,13 +120,14 @@ def _timed_runs(scene: Scene, rank: int) -> Ints:
 def _repeated_runs(scene: Scene, kernels: Ints, timed: list[Ints]) -> Ints:
     """Return the kernels of steps up to the last of ``timed`` that have the names of these."""
     work, repeated = scene.graph.work, [np.empty(0, np.int64)]
+    fills = scene.named(_FILL.search) & (work.end - work.start >= _MIN_FILL_NS)
     by_step: dict[int, list[Ints]] = {}
     for group in timed:
         if len(np.unique(work.name[group])) <= _MAX_TIMED_KERNELS:
             by_step.setdefault(int(work.step[group[0]]), []).append(group)
     for step, groups in by_step.items():
         rows = np.concatenate(groups)
-        if len(rows) >= _MIN_RUNS and len(np.unique(work.name[rows])) <= _MAX_TIMED_KERNELS:
+        if fills[rows].sum() >= _MIN_RUNS and len(np.unique(work.name[rows])) <= _MAX_TIMED_KERNELS:
             earlier = kernels[(work.step[kernels] == step) & (work.call[kernels] <= work.call[rows].max())]
             repeated.append(earlier[np.isin(work.name[earlier], work.name[rows])])
     return np.concatenate(repeated)
@@ -134,6 +141,9 @@ _MIN_SLICE_NS, _MIN_STRETCH = 200_000, 1.5
 
 _MAX_SLICE_SPREAD = 0.25
 """Maximum spread of these times, the interquartile range over the median: slices are of one length."""
+
+_MAX_STRETCHED_SHARE = 0.75
+"""Maximum share of such launches, in a step that has any, among those that take longer in some step."""
 
 
 def _stretched_launches(scene: Scene) -> Iterator[Candidate]:
@@ -158,7 +168,10 @@ def _stretched_launches(scene: Scene) -> Iterator[Candidate]:
     if stretched.sum() < _MIN_STRETCHED or len(np.unique(kind[stretched])) < _MIN_STRETCHED_KERNELS:
         return
     low, middle, high = np.quantile(longer[stretched], [0.25, 0.5, 0.75])
-    if high - low <= _MAX_SLICE_SPREAD * middle:
+    _, rank_step = unique.numbered_rows(graph.work_rank[compute], work.step[compute])
+    count, sometimes = (np.bincount(rank_step, rows) for rows in (stretched, np.isin(like, like[stretched])))
+    share = np.median(count[rank_step[stretched]] / sometimes[rank_step[stretched]])
+    if high - low <= _MAX_SLICE_SPREAD * middle and share <= _MAX_STRETCHED_SHARE:
         yield from scene.of_operations(SHARED_GPU, compute[stretched], longer[stretched], longer[stretched])
 
 
@@ -191,8 +204,8 @@ KERNEL_TUNING = _declare(
     name="kernel_tuning",
     title="tuning of kernels",
     meaning="kernels are run again and again in steady steps to find the fastest one",
-    about="a kernel runs several times between two events, with a pass over a buffer before each run, and "
-    "the host waits for it, in at least three steps, also in the second half of the capture, as Triton tunes",
+    about="a kernel runs several times between two events, with a buffer filled before each run, and the host "
+    "waits for it, in at least three steps, also in the second half of the capture, as Triton tunes",
     remedy="Tune once for {where}: a key of triton.autotune that does not change in each step, such as a "
     "size rounded up to a power of two, or fixed settings.",
     candidates=_tuned,
@@ -204,7 +217,8 @@ SHARED_GPU = _declare(
     title="another program on the GPU",
     meaning="another program uses the GPU in turns: launches of equal kernels take a time slice longer",
     about="launches of several kernels take longer than in a quarter of the steps by about the same time, "
-    "0.2 ms or more, whatever the kernel takes: the GPU works for another process meanwhile, in time slices",
+    "0.2 ms or more, whatever the kernel takes, beside others that do not: the GPU works for another process "
+    "meanwhile, in time slices",
     remedy="Ask for a GPU of your own, and look for what else runs there (nvidia-smi, hpcprof doctor); ranks "
     "that share a GPU on purpose run beside each other with MPS (--option mps=true).",
     candidates=_stretched_launches,

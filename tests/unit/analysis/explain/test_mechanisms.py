@@ -65,7 +65,8 @@ NORM = (
 CAT = "void at::native::CatArrayBatchedCopy<OpaqueType<2>, unsigned int, 3, 64, 64>"
 SCORES = Launch(500 * US, name="best")
 EVENT = Memory(1 * US, name="cudaEventRecord")
-TUNING = (EVENT, *(Launch(60 * US, name=PASS), SCORES) * 5, EVENT, Wait(None))
+FILL = "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<int>>"
+TUNING = (EVENT, *(Launch(60 * US, name=FILL), SCORES) * 5, EVENT, Wait(None))
 """A tuner empties the caches before each run of a kernel."""
 
 MEMSET = Launch(1 * US, name="[CUDA memset]", category=Category.MEM)
@@ -270,6 +271,14 @@ def test_runs_of_other_kernels_between_two_events_tune_nothing() -> None:
     assert Cause.KERNEL_TUNING not in {one.cause for one in explained(timed).findings}
 
 
+@pytest.mark.parametrize("before", [PASS, FILL, ""])
+def test_a_program_that_times_its_own_kernels_tunes_nothing(before: str) -> None:
+    # A value is set to zero before each run.
+    run = (*([Launch(5 * US, name=before)] if before else []), Launch(300 * US, name="sweep"))
+    timed = [Launch(2 * MS, name="assemble"), EVENT, *run * 10, EVENT, Wait(None)]
+    assert Cause.KERNEL_TUNING not in {one.cause for one in explained(timed, steps=8).findings}
+
+
 def test_copies_that_join_tensors_beside_longer_products_claim_nothing() -> None:
     # As the gradient of keys, queries and values that a layer computes at once.
     assert not explained(layers(Launch(900 * US, name=CAT))).shown()
@@ -328,6 +337,13 @@ def test_kernels_that_take_a_time_slice_longer_in_some_steps_show_another_progra
     (first,) = explained(program(1100 * US), steps=12).shown()
     assert first.cause == Cause.SHARED_GPU
     assert first.saving_ns == pytest.approx(8 * 1100 * US / 3, rel=0.1)
+    # A longer batch takes longer in all kernels whose grid is that of the GPU.
+    lengths = [
+        Once(step, (Launch(300 * US * (1 + (step % 4 == 0)), name=f"{part} {number % 6}"),))
+        for number, part in enumerate("qkvo" * 6)
+        for step in range(12)
+    ]
+    assert Cause.SHARED_GPU not in {one.cause for one in explained(lengths, steps=12).findings}
     # Products of one name and other inner sizes differ in each step alike.
     sizes = [Launch(ns * US, name=GEMM) for ns in (300, 1400, 300, 300, 1400, 300, 300, 300)]
     assert not explained(sizes, steps=12).shown()
