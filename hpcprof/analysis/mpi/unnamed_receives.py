@@ -110,8 +110,10 @@ def messages_of_unnamed(ranks: Mapping[int, RankMessages]) -> dict[int, tuple[In
 def _take_turns(streams: Ints) -> bool:
     """Return whether the senders of messages with a communicator and tag send different numbers of them."""
     keys, number = numbered_rows(streams[:, 0], streams[:, 2], streams[:, 1])
-    counts, group = np.bincount(number, minlength=len(keys)), numbered_rows(keys[:, 0], keys[:, 1])[1]
-    return any(np.ptp(counts[group == each]) for each in range(int(group.max(initial=-1)) + 1))
+    comm, tag, _ = keys.T
+    tags, _ = numbered_rows(comm, tag)
+    counts, _ = numbered_rows(comm, tag, np.bincount(number, minlength=len(keys)))
+    return len(counts) > len(tags)
 
 
 def _pair_receives(receives: Floats, messages: Floats) -> tuple[Ints, Ints]:

@@ -318,7 +318,7 @@ def _finding(
         who = f"{place} {value}" if value is not None else "all ranks"
         texts = (f"if only {who} keeps its measured times, the ideal step is {slowdown:.3f} times as long",)
         evidence = (Evidence("operation_slowdowns", None, "slowdown", slowdown),)
-    subject = named_ranks(ranks) if len(ranks) < rows["rank"].nunique() else "all ranks"
+    subject = "all ranks" if 1 < len(ranks) == rows["rank"].nunique() else named_ranks(ranks)
     is_alone = {*rows.loc[rows["stage"].isin(stages), "rank"]} == {*ranks}
     remedy = _REMEDIES[cause].format(ranks=subject, stage=value, names=listed(names, _MAX_NAMES))
     if place == "rank" and cause is Cause.LATE_RANK_COMPUTE and len(stages) == 1 and is_alone:

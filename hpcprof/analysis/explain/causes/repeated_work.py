@@ -8,7 +8,7 @@
   empties the caches, and waits for the GPU. A program that times its own kernels fills none. Source: Triton,
   ``do_bench``.
 - **A shared GPU** works for its processes in turns, by time slices of one length, also within a kernel. They
-  lengthen some launches of a step. A step with more work, such as a longer batch, takes longer in all of them.
+  lengthen some launches of a step. A step with more work, such as a longer batch, takes longer in all.
 """
 
 import re
@@ -204,8 +204,8 @@ KERNEL_TUNING = _declare(
     name="kernel_tuning",
     title="tuning of kernels",
     meaning="kernels are run again and again in steady steps to find the fastest one",
-    about="a kernel runs several times between two events, with a buffer filled before each run, and the host "
-    "waits for it, in at least three steps, also in the second half of the capture, as Triton tunes",
+    about="a kernel runs several times between two events, with a buffer filled before each run, and the "
+    "host waits for it, in at least three steps, also in the second half of the capture, as Triton tunes",
     remedy="Tune once for {where}: a key of triton.autotune that does not change in each step, such as a "
     "size rounded up to a power of two, or fixed settings.",
     candidates=_tuned,

@@ -64,7 +64,7 @@ _TIMES = {
     for time in ("start", "duration", "end")
     for unit, ns in _UNITS.items()
 }
-_TIMES |= {"start_ts": ("start_ns", 1e9), "duration": ("duration_ns", 1e9)}
+_TIMES |= {"start_ts": ("start_ns", 1e9), "end_ts": ("end_ns", 1e9), "duration": ("duration_ns", 1e9)}
 """Columns of times in other units: the column in ns that takes their place, and their unit in ns."""
 _ALIASES = {"optype": "name", "mb_id": "microbatch", "gmc": "chunk", "dp_rank": "replica"}
 _ALIASES |= {name: in_ns for name, (in_ns, _) in _TIMES.items()}

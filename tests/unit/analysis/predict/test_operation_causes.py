@@ -112,6 +112,8 @@ def test_a_worker_with_slow_operations_of_one_kind_is_the_first_finding(job: pd.
 def test_waiting_of_a_rank_whose_partners_the_table_lacks_is_not_judged(job: pd.DataFrame) -> None:
     unknown = [explain_operations(table)[0].not_judged for table in (job, job[job["rank"] == 0])]
     assert [any(one.what == "waiting for peers" for one in each) for each in unknown] == [False, True]
+    alone = explain_operations(job[job["rank"] == 0])[0]
+    assert not any("all ranks" in one.remedy for one in alone.findings)
 
 
 def test_a_what_if_keeps_only_some_measured_times(job: pd.DataFrame) -> None:
