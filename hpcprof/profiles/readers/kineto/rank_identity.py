@@ -60,7 +60,9 @@ def _launching_processes(path: Path) -> Iterator[tuple[int, int | None]]:
     """
     with open_packed(path) as file, reading_packed(path):
         while text := file.read(_MAX_MERGED_BYTES):
-            for written, rank in _LAUNCH.findall(text) or _PID_FIRST.findall(text):
+            # The last event may be cut off.
+            events = text[: text.rfind(b"}") + 1]
+            for written, rank in _LAUNCH.findall(events) or _PID_FIRST.findall(events):
                 process = int(written) if written.isdigit() else labelled_process(written)
                 if process is not None:
                     yield process, int(rank) if rank else None

@@ -274,8 +274,9 @@ def test_runs_of_other_kernels_between_two_events_tune_nothing() -> None:
 @pytest.mark.parametrize("before", [PASS, FILL, ""])
 def test_a_program_that_times_its_own_kernels_tunes_nothing(before: str) -> None:
     # A value is set to zero before each run.
-    run = (*([Launch(5 * US, name=before)] if before else []), Launch(300 * US, name="sweep"))
-    timed = [Launch(2 * MS, name="assemble"), EVENT, *run * 10, EVENT, Wait(None)]
+    first: tuple[Instruction, ...] = (Launch(5 * US, name=before),) if before else ()
+    run = (*first, Launch(300 * US, name="sweep"))
+    timed = (Launch(2 * MS, name="assemble"), EVENT, *run * 10, EVENT, Wait(None))
     assert Cause.KERNEL_TUNING not in {one.cause for one in explained(timed, steps=8).findings}
 
 

@@ -18,6 +18,7 @@ from hpcprof.profiles.columns.joins import launch_pairs
 from hpcprof.profiles.host_memory import HostMemory, host_memory_of_name
 from hpcprof.profiles.losses import LossKind
 from hpcprof.profiles.readers.declaration import SeveralRanks
+from hpcprof.profiles.readers.kineto import rank_identity
 from hpcprof.profiles.readers.kineto.rank_identity import several_ranks
 from hpcprof.profiles.readers.kineto.reader import read
 from hpcprof.profiles.readers.kineto.stamps import nanoseconds, times
@@ -478,7 +479,7 @@ def test_processes_that_a_tool_merged_into_a_trace_are_ranks_with_their_own_kern
 
 
 def test_the_ranks_that_a_tool_writes_into_the_events_of_a_merged_trace_are_those_of_the_processes(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As TraceLens writes them, with processes in any order."""
 
@@ -489,6 +490,12 @@ def test_the_ranks_that_a_tool_writes_into_the_events_of_a_merged_trace_are_thos
 
     path = write(tmp_path / "merged.json", *process(100, 5), *process(200, 3))
     assert several_ranks(path) == SeveralRanks(((200,), (100,)), (3, 5))
+    # The ranks are those of the events that are read as a whole.
+    size = path.stat().st_size
+    for cut in range(size + size // 2, 2 * size):
+        monkeypatch.setattr(rank_identity, "_MAX_MERGED_BYTES", cut)
+        write(path, *process(100, 5), *process(200, 3), *process(100, 5), *process(200, 3))
+        assert several_ranks(path) == SeveralRanks(((200,), (100,)), (3, 5))
     # Ranks that do not tell the processes apart are not taken.
     path = write(tmp_path / "equal.json", *process(100, 5), *process(200, 5))
     assert several_ranks(path) == SeveralRanks(((100,), (200,)))
