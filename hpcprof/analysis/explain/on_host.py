@@ -28,6 +28,11 @@ _MIN_SHARE = 0.01
 _LATE_SHARE = 0.03
 """Minimum excess of a late rank, as a share of a step."""
 
+_MIN_SIGN_DEVIATIONS = 2.58
+"""Minimum standard deviations by which steps with more work of a late rank outnumber the others.
+
+Two ranks that are late in turn reach it by chance in one program of a hundred."""
+
 _MIN_PLACE_SHARE = 0.25
 """Minimum share of a rank's excess in one place for a finding to name the place."""
 
@@ -134,6 +139,7 @@ def late_in_mpi(tables: Tables) -> tuple[Finding, ...]:
     1. Ranks are late that work longest outside MPI, in all steps together, by themselves or as a group.
     2. Without them, a step is shorter by their work beyond that of the next rank.
     3. It is shorter by no more than the other ranks spend in MPI beyond the least time of any rank there.
+    4. A sign test over the steps rejects that the late rank and the next one are late in turn by chance.
 
     ``tables`` has those of `explain_on_host`.
     """
@@ -154,7 +160,8 @@ def late_in_mpi(tables: Tables) -> tuple[Finding, ...]:
         saved = np.minimum(more_work, np.median(beyond_least[:, waiting], axis=1))
         # Work that takes longer in single steps, or in turn on each rank, has a lower mean or median.
         saving = min(float(np.median(saved)), float(saved.mean()))
-        if saving < _LATE_SHARE * wall:
+        surplus = int(np.sign(more_work).sum())
+        if saving < _LATE_SHARE * wall or surplus < _MIN_SIGN_DEVIATIONS * np.sqrt(len(more_work)):
             continue
         ranks = tuple(account.ranks[position] for position in late)
         least = _MIN_PLACE_SHARE * saving

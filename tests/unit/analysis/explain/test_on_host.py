@@ -167,5 +167,9 @@ def test_a_rank_that_is_late_in_most_steps_saves_the_mean_of_all() -> None:
     assert finding.saving_ns == pytest.approx(3.6e6, rel=0.1)
 
 
+def test_one_of_two_ranks_that_is_late_more_often_by_chance_is_not_late() -> None:
+    assert not late_in_ring(lambda rank, step: 6 * (rank == (step % 12 < 7)), 2)
+
+
 def test_more_work_that_no_rank_waits_for_makes_none_late() -> None:
     assert not late_in_ring(lambda rank, _: 6 * (rank == 2), coupled=False)
