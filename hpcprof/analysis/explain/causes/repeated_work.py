@@ -2,8 +2,8 @@
 
 - **Recomputation**: PyTorch launches the backward pass on a thread of its own. Layers whose activations are
   not kept (activation checkpointing) are computed again there: sequences of kernels of the forward pass, by
-  their names and grids, run among those of the gradients. Source: T. Chen et al., "Training deep nets with
-  sublinear memory cost", 2016.
+  their names and grids, run among those of the gradients, while the thread of the forward pass
+  waits. Source: T. Chen et al., "Training deep nets with sublinear memory cost", 2016.
 - **Tuning**: a tuner runs a kernel several times between two events, fills a buffer before each run, which
   empties the caches, and waits for the GPU. A program that times its own kernels fills none. Source: Triton,
   ``do_bench``.
@@ -31,6 +31,10 @@ _MAX_AGAIN_SHARE = 0.5
 """Maximum share of a thread's kernels that are repeated: a thread that serves requests as another one does
 has no gradients beside them."""
 
+_MAX_MEANWHILE_SHARE = 0.1
+"""Maximum share of these sequences during which the thread of the forward pass launches kernels: it waits for
+the backward pass."""
+
 
 def _recomputed(scene: Scene) -> Iterator[Candidate]:
     """Yield the kernels of forward passes that run again in backward passes, as one cause."""
@@ -38,12 +42,13 @@ def _recomputed(scene: Scene) -> Iterator[Candidate]:
     kernels = np.flatnonzero((work.category == Category.COMP) & (work.call != NONE))
     if len(kernels) < _SEQUENCE:
         return
-    kernels = kernels[np.argsort(calls.start[work.call[kernels]], kind="stable")]
+    kernels = kernels[np.lexsort((calls.start[work.call[kernels]], graph.work_rank[kernels]))]
     thread = calls.thread[work.call[kernels]]
     _, step = unique.numbered_rows(graph.work_rank[kernels], work.step[kernels])
     _, first = np.unique(step, return_index=True)
     is_forward = thread == thread[first][step]
     order = np.argsort(thread, kind="stable")
+    forward_launches = np.cumsum(is_forward)[order]
     kernels, thread, is_forward = kernels[order], thread[order], is_forward[order]
     _, kind = unique.numbered_rows(work.name[kernels], work.grid[kernels])
     sequences, threads = (
@@ -54,6 +59,9 @@ def _recomputed(scene: Scene) -> Iterator[Candidate]:
     _, number = unique.numbered_rows(*sequences[rows].T)
     forward = is_forward[rows]
     again = rows[~forward & np.isin(number, number[forward])]
+    meanwhile = forward_launches[again + _SEQUENCE - 1] > forward_launches[again]
+    if np.count_nonzero(meanwhile) > _MAX_MEANWHILE_SHARE * len(again):
+        return
     is_again = np.zeros(len(kernels), bool)
     is_again[again[:, None] + np.arange(_SEQUENCE)] = True
     time = (work.end - work.start)[kernels]

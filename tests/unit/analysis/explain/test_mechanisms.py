@@ -325,6 +325,10 @@ def test_layers_that_the_backward_pass_computes_again_are_a_finding_at_their_tim
     assert not in_two_threads([*layer, *layer, *gradients, *gradients], 16, 48).shown()
     # Another thread that does the same work has no gradients beside it.
     assert not in_two_threads([*layer] * 4, 16, 32).shown()
+    # A thread that launches while the first one does is no backward pass, which that waits for.
+    pairs = zip([*layer] * 3, [*layer, *gradients], strict=True)
+    beside = in_two_threads([one for pair in pairs for one in pair], 1, 2)
+    assert Cause.RECOMPUTATION not in {one.cause for one in beside.findings}
 
 
 def test_kernels_that_take_a_time_slice_longer_in_some_steps_show_another_program() -> None:
