@@ -67,6 +67,11 @@ class KernelLookup(Generic[T]):
         return next(iter(candidates.values())) if len(candidates) == 1 else None
 
 
+def plain_name(name: str) -> str:
+    """Return the short name of a kernel without its template arguments."""
+    return short_name(name).split("<")[0]
+
+
 def labels(names: Collection[str], room: int) -> dict[str, str]:
     """Return a label of at most ``room`` characters for each name, and if possible another for each."""
     short = {name: name if len(name) <= room else short_name(name) for name in names}

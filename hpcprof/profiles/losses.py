@@ -69,6 +69,10 @@ class LossKind(str, Enum):
     """The profiler itself reports the sentence ``detail``, which is known to mean no loss."""
 
 
+LAUNCH_KINDS = frozenset({LossKind.LAUNCH, LossKind.QUEUED, LossKind.UNLINKED, LossKind.UNTRACED})
+"""The kinds of operations whose launch calls are not known."""
+
+
 class Subject(str, Enum):
     """The subject of a loss; the values are for messages, in the singular."""
 

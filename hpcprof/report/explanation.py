@@ -17,6 +17,7 @@ from hpcprof.analysis.explain.explanation import (
     IDLE,
     MIN_ESTIMATE_PCT,
     NO_GPU,
+    NO_LAUNCHES,
     NOT_JOINED,
     PAGES,
     REST,
@@ -95,7 +96,8 @@ def write_explanation(explanation: Explanation) -> WrittenExplanation:
 def unjudged_rows(explanation: Explanation) -> list[tuple[str, str]]:
     """Return the subjects that could not be judged, each with the reason; without those of the conclusion."""
     in_conclusion = set() if explanation.shown() else {WAITING, IDLE, PAGES, CAUSES}
-    if explanation.step.wall_p50_ns is None:
+    reasons = (item.reason for item in explanation.not_judged if item.what == CAUSES)
+    if explanation.step.wall_p50_ns is None or any(reason.startswith(NO_LAUNCHES) for reason in reasons):
         in_conclusion.add(CAUSES)
     causes = cause_names()
     return [
@@ -177,7 +179,8 @@ def _step_sentences(explanation: Explanation) -> list[str]:
     step = explanation.step
     if step.priced_ns is None or step.wall_p50_ns is None:
         reasons = [visible(item.reason) for item in explanation.not_judged if item.what == CAUSES]
-        sentences = [f"{': '.join(['No step was found, so savings are unknown', *reasons])}."]
+        reason = f"{': '.join(['No step was found, so savings are unknown', *reasons])}."
+        sentences = [" ".join([reason, *_kernel_text(explanation, "the capture")])]
     else:
         sentences = [*_timing(step, step.priced_ns)]
         if step.once:
@@ -292,6 +295,10 @@ def _no_price_text(explanation: Explanation) -> str:
         reason = explanation.not_judged[0].reason
         if reason in (NO_GPU, NOT_JOINED):
             return f"Nothing was found that surely shortens a step; {visible(reason)}."
+        if reason.startswith(NO_LAUNCHES):
+            return " ".join(
+                [f"Savings are unknown: {visible(reason)}.", *_kernel_text(explanation, "a step")]
+            )
         return f"No cause could be judged: {visible(reason)}."
     whole = _JUDGED_WORK if explanation.step.source == CAPTURE else "a step"
     nothing = f"Nothing was found that would shorten {whole} by {MIN_ESTIMATE_PCT:.0f} % or more."
@@ -299,21 +306,25 @@ def _no_price_text(explanation: Explanation) -> str:
     is_complete = all(finding.cause != Cause.CAPTURE_INCOMPLETE for finding in explanation.shown())
     if compute >= _MOSTLY_COMPUTE_PCT and is_complete and not explanation.step.is_alone:
         nothing += f" Compute takes {compute:.0f} % of it: what remains is to compute faster."
-    if kernel := explanation.step.kernel:
-        nothing += f" {visible(kernel.name)} takes {kernel.share_pct:.0f} % of it"
-        if explanation.step.source != CAPTURE:
-            nothing += f", mostly in {visible(kernel.where) or 'the step'}"
-        if kernel.blocks:
-            blocks = counted(kernel.blocks, "block")
-            nothing += f", in launches of at most {blocks} for {kernel.sm_count:,} multiprocessors"
-        nothing += (
-            f": submit --profiler ncu --profiler-option kernel={visible(kernel.name)} --profiler-option "
-            "launch-count=3 measures why."
-            if kernel.measurable
-            else "."
-        )
+    in_step = explanation.step.source != CAPTURE
+    kernel = _kernel_text(explanation, "it", in_step=in_step)
     lost = (visible(row.reason) for row in explanation.not_judged if row.what in _UNEXPLAINED_TIME)
-    return " ".join([nothing, *(f"But {reason}." for reason in lost)])
+    return " ".join([nothing, *kernel, *(f"But {reason}." for reason in lost)])
+
+
+def _kernel_text(explanation: Explanation, whole: str, *, in_step: bool = False) -> Iterator[str]:
+    """Yield a sentence on the kernel that takes most of ``whole``, and with ``in_step`` on its place."""
+    kernel = explanation.step.kernel
+    if kernel is None:
+        return
+    text = f"{visible(kernel.name)} takes {kernel.share_pct:.0f} % of {whole}"
+    if in_step:
+        text += f", mostly in {visible(kernel.where) or 'the step'}"
+    if kernel.blocks:
+        blocks = counted(kernel.blocks, "block")
+        text += f", in launches of at most {blocks} for {kernel.sm_count:,} multiprocessors"
+    option = f"submit --profiler ncu --profiler-option kernel={visible(kernel.name)} --profiler-option "
+    yield f"{text}: {option}launch-count=3 measures why." if kernel.measurable else f"{text}."
 
 
 def _step_without(wall_ns: int, findings: Sequence[Finding]) -> str:

@@ -38,7 +38,7 @@ _MAX_COMMAND = 1000
 _STEP_SOURCES = {
     "automatic": "found as it repeats",
     "MPI calls": "found as its sequence of MPI calls repeats",
-    "launches": "found as its sequence of calls repeats",
+    "launches": "found as its sequence of launches repeats",
     "--step-range": "named by --step-range",
     "PyTorch profiler": "known from the PyTorch profiler",
     "optimizer": "known from PyTorch's optimizers",

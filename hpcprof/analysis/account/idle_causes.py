@@ -31,7 +31,7 @@ from hpcprof.analysis.statistics.grouped import sums
 from hpcprof.analysis.steps.lost_launches import steps_with_lost_launches
 from hpcprof.analysis.steps.run_step import ended_steps
 from hpcprof.analysis.steps.step_ranges import no_steps, shown_name, steps_of
-from hpcprof.analysis.steps.streams import launch_calls
+from hpcprof.analysis.steps.streams import launch_calls, why_no_launches
 from hpcprof.analysis.steps.wall_time import StepTimes, step_intervals
 from hpcprof.analysis.summaries.api_calls import without_version
 from hpcprof.common.memoize import computed_once
@@ -197,6 +197,8 @@ def _idle_time(timeline: Timeline) -> _IdleTime | str:
     on_host = measured_on_host(timeline)
     if not timeline.operation_count and not on_host:
         return nothing_ran(timeline)
+    if steps_of(timeline).by_operations(timeline):
+        return why_no_launches(timeline)
     idle = difference(union(times.start, times.end), busy_time(timeline).busy)
     if not len(idle[0]):
         return f"the {'host' if on_host else 'GPU'} is never idle in the steps of {file}"

@@ -5,15 +5,14 @@ The pipeline, with the module of each part:
 1. the activity of each rank, and the graph that joins them (`replayable`);
 2. the replay, without the profiler's share where the step alone is known (`profiler_share`);
 3. the candidates of all causes in the graph (`scene`), and what the run gains without each (`findings`);
-4. what the steps and the profiles show without a replay (`whole_run`, `on_host`);
+4. what the steps and the profiles show without a replay (`whole_run`, `on_host`, `on_gpu`);
 5. the findings in their order (`arrangement`), with what the machine did meanwhile (`machine`), their
    evidence in words, and the code to blame (`culprits`).
 """
 
 import itertools
-import re
 import sys
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 
 import numpy as np
@@ -37,6 +36,7 @@ from hpcprof.analysis.explain.culprits import with_culprits
 from hpcprof.analysis.explain.evidence import in_words, with_distinct_evidence
 from hpcprof.analysis.explain.explanation import (
     NO_GPU,
+    NO_LAUNCHES,
     NOT_JOINED,
     Explanation,
     Finding,
@@ -49,6 +49,14 @@ from hpcprof.analysis.explain.findings import Search
 from hpcprof.analysis.explain.inputs import ExplainInputs
 from hpcprof.analysis.explain.intervals import CALL_COST_NS, MPI_CALL_COST_NS
 from hpcprof.analysis.explain.machine import with_files, with_machine, with_waiting
+from hpcprof.analysis.explain.on_gpu import (
+    MIN_MAIN_KERNEL_PCT,
+    communication_on_gpu,
+    computing_pct,
+    idle_gpu,
+    main_kernel_on_gpu,
+    measured_by_ncu,
+)
 from hpcprof.analysis.explain.on_host import explain_on_host, late_in_mpi
 from hpcprof.analysis.explain.profiler_share import profiler_share
 from hpcprof.analysis.explain.replay import Replay, critical_path
@@ -81,19 +89,16 @@ from hpcprof.analysis.mpi.matching import NEAR_NS
 from hpcprof.analysis.steps.run_step import StepSeries, kinds_of_steps, steady_series
 from hpcprof.analysis.steps.step_ranges import steps_of
 from hpcprof.profiles.columns.unique import name_matches
-from hpcprof.profiles.kernel_names import short_name
-from hpcprof.profiles.losses import LossKind, Subject
+from hpcprof.profiles.kernel_names import plain_name
+from hpcprof.profiles.losses import LAUNCH_KINDS, LossKind, Subject
 from hpcprof.profiles.readers.nsys import NSYS
 from hpcprof.profiles.timeline import Category, Floats, Timeline
 
-_NCU_UNSUPPORTED = re.compile("AMD|gfx|roc|Intel|unitrace|TPU|ascend")
-"""Names of profilers and GPUs whose kernels Nsight Compute does not measure."""
+_MOSTLY_COMPUTE_PCT = 50.0
+"""Minimum share of a step for compute to be most of it, in percent."""
 
 _MIN_KERNEL_COVERAGE = 0.1
 """Minimum share of the time on the GPU in the judged work for the summary to name its main kernel."""
-
-_MIN_MAIN_KERNEL_PCT = 30.0
-"""Minimum share of a step, in percent, of the kernels of one name for the summary to name them."""
 
 
 def explain_run(inputs: ExplainInputs) -> tuple[Explanation, pd.DataFrame]:
@@ -188,9 +193,13 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
             ]
         source = steps_of(timelines[inputs.ranks[0]]).source if len(series.wall) else None
         summary = replace(summary, source=source, compute_pct=None)
+        notes: tuple[NotJudged, ...] = ()
+        if built.startswith(NO_LAUNCHES):
+            findings, kernel, notes = _on_gpu(inputs, timelines, findings, series)
+            summary = replace(summary, kernel=kernel)
         findings = with_machine(order_findings(findings, elapsed, kind_of), inputs.tables)
         threads = unjudged_threads(timelines) if built == NOT_JOINED else ()
-        unjudged = (NotJudged("causes", built), *threads, *pauses)
+        unjudged = (NotJudged("causes", built), *threads, *notes, *pauses)
         return Explanation(tuple(findings), (), unjudged, summary), pd.DataFrame()
     is_mpi = built.graph.is_of_host
     replay = Replay(built.graph)
@@ -284,6 +293,27 @@ def _lacks_records(inputs: ExplainInputs) -> bool:
     return any(loss.subject is Subject.MPI_OPERATION and loss.kind is LossKind.ROW for loss in losses)
 
 
+def _on_gpu(
+    inputs: ExplainInputs,
+    timelines: Mapping[int, Timeline],
+    findings: Sequence[Finding],
+    series: StepSeries,
+) -> tuple[list[Finding], MainKernel | None, tuple[NotJudged, ...]]:
+    """Return the findings of a run without launches, its main kernel, and what could not be judged.
+
+    Where GPUs mostly compute, the missing calls of the host are no finding: the reason tells of them.
+    """
+    tables, first = inputs.tables, timelines[inputs.ranks[0]].origin
+    kernel = main_kernel_on_gpu(tables, " ".join([first.kind, *(gpu.name for gpu in first.gpus)]))
+    kinds = {loss.kind for losses in inputs.losses.values() for loss in losses}
+    complete = kinds <= LAUNCH_KINDS and not inputs.coverage
+    if complete and computing_pct(tables) >= _MOSTLY_COMPUTE_PCT:
+        findings = [item for item in findings if item.cause != Cause.CAPTURE_INCOMPLETE]
+    wall = float(series.wall.sum())
+    notes = (*idle_gpu(tables), *(rest_of_capture(tables["breakdown"], wall) if wall else ()))
+    return [*communication_on_gpu(tables, inputs.ranks), *findings], kernel, notes
+
+
 def _step_weights(
     built: Replayable, kinds: Mapping[int, int], once: Set[int]
 ) -> tuple[Floats | None, list[NotJudged]]:
@@ -312,24 +342,23 @@ def _step_weights(
 def _main_kernel(scene: Scene, elapsed: int, profiler: str) -> MainKernel | None:
     work, graph = scene.graph.work, scene.graph
     # Work without a name has the last one.
-    names, number = np.unique([*map(_plain_name, graph.names), ""], return_inverse=True)
+    names, number = np.unique([*map(plain_name, graph.names), ""], return_inverse=True)
     step = work.step - graph.calls.step[graph.front_call[0, 0]]
     counts = (work.category == Category.COMP) & (step >= 0) & (step < graph.steps)
     time, name = np.where(counts, work.end - work.start, 0), number[work.name]
     total = np.bincount(name, time, len(names))
     share = 100 * float(total.max()) / (elapsed * graph.steps * len(graph.ranks))
-    if share < _MIN_MAIN_KERNEL_PCT:
+    if share < MIN_MAIN_KERNEL_PCT:
         return None
     where = scene.mostly(work.place, np.where(name == total.argmax(), time, 0))
     kernel = str(names[total.argmax()])
     gpus = [gpu for gpus in scene.gpus.values() for gpu in gpus]
     device = " ".join([profiler, *(gpu.name for gpu in gpus)])
-    counted = not kernel.startswith("CUDA graph ") and not _NCU_UNSUPPORTED.search(device)
     # The timelines of the other ranks need not have been read.
     blocks = most_blocks([scene.timelines[rank] for rank in graph.ranks], kernel)
     units = min((gpu.sm_count for gpu in gpus if gpu.sm_count), default=0)
     few = (blocks, units) if 0 < blocks < units else ()
-    return MainKernel(kernel, round(min(share, 100.0), 3), where, counted, *few)
+    return MainKernel(kernel, round(min(share, 100.0), 3), where, measured_by_ncu(kernel, device), *few)
 
 
 def most_blocks(timelines: Iterable[Timeline], kernel: str) -> int:
@@ -337,15 +366,11 @@ def most_blocks(timelines: Iterable[Timeline], kernel: str) -> int:
     most = 0
     for timeline in timelines:
         kernels = timeline.kernels
-        kernels = kernels.take(name_matches(timeline, kernels.name, lambda text: _plain_name(text) == kernel))
+        kernels = kernels.take(name_matches(timeline, kernels.name, lambda text: plain_name(text) == kernel))
         # Profiles without shapes have blocks of one thread; exports of nsys always have shapes.
         has_shape = (kernels.block.prod(axis=1) > 1) | (timeline.origin.kind == NSYS.name)
         most = max(most, int(kernels.grid.prod(axis=1)[has_shape].max(initial=0)))
     return most
-
-
-def _plain_name(text: str) -> str:
-    return short_name(text).split("<")[0]
 
 
 def _measured_step(inputs: ExplainInputs, steps: int) -> StepSummary:

@@ -13,7 +13,7 @@ import pandas as pd
 
 from hpcprof.analysis.account.host_activity import NONE
 from hpcprof.analysis.collectives.matches import MESSAGE, Arrivals, MatchedGroup, Matches, groups_of
-from hpcprof.analysis.explain.explanation import NO_GPU, NOT_JOINED, NotJudged
+from hpcprof.analysis.explain.explanation import NO_GPU, NO_LAUNCHES, NOT_JOINED, NotJudged
 from hpcprof.analysis.explain.inputs import ExplainInputs
 from hpcprof.analysis.explain.mpi_graph import HostSteps, common_steps, mpi_graph
 from hpcprof.analysis.explain.rank_activity import rank_activity, step_fronts, with_pauses
@@ -22,8 +22,9 @@ from hpcprof.analysis.explain.run_graph import CommonClock, RunGraph, clock_part
 from hpcprof.analysis.mpi.matching import RunMpi
 from hpcprof.analysis.steps.run_step import PARTS, kinds_of_steps, whole_steps
 from hpcprof.analysis.steps.step_ranges import is_empty, steps_of, with_capture_as_step
+from hpcprof.analysis.steps.streams import why_no_launches
 from hpcprof.common.units import counted, format_ns, named_ranks
-from hpcprof.profiles.losses import RECORD_KERNELS, for_profiler
+from hpcprof.profiles.losses import LAUNCH_KINDS, RECORD_KERNELS, for_profiler
 from hpcprof.profiles.timeline import Floats, Ints, Mask, Timeline
 
 MAX_OPERATIONS = 45_000
@@ -118,6 +119,8 @@ def replayable(
     computes = any(len(timeline.kernels) or len(timeline.graphs) for timeline in timelines.values())
     if is_short and computes and not any(len(steps_of(timeline)) for timeline in timelines.values()):
         timelines = {rank: with_capture_as_step(timeline) for rank, timeline in timelines.items()}
+    if reason := _without_launches(inputs, timelines):
+        return reason
     fronts = {rank: step_fronts(timeline) for rank, timeline in timelines.items()}
     if reason := _without_steps(fronts, timelines[ranks[0]]):
         return reason
@@ -187,6 +190,16 @@ _ON_PROCESSORS = (
     "[nsys:; without a GPU nsys records MPI and NVTX ranges (hpcprof run --profiler torch records PyTorch)]"
 )
 """Advice on programs that leave a profile empty, for `for_profiler`."""
+
+
+def _without_launches(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> str:
+    """Return the reason why no rank has launches of its GPU work, with the remedy; empty if one has."""
+    if not all(item.operation_count and why_no_launches(item) for item in timelines.values()):
+        return ""
+    losses = (loss for rank in timelines for loss in inputs.losses.get(rank, ()))
+    remedy = next((loss.remedy for loss in losses if loss.kind in LAUNCH_KINDS), "")
+    advice = for_profiler(remedy, next(iter(timelines.values())).origin.kind).partition(". ")[0].rstrip(".")
+    return f"{NO_LAUNCHES}: {advice[:1].lower()}{advice[1:]}" if advice else NO_LAUNCHES
 
 
 def _without_steps(steps: Mapping[int, Sized], timeline: Timeline) -> str:

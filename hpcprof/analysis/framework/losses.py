@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from hpcprof.analysis.framework.declaration import OPERATIONS, Analysis, Events
 from hpcprof.analysis.framework.registry import ANALYSES
-from hpcprof.profiles.losses import Loss, LossKind, Subject, short_sentences
+from hpcprof.profiles.losses import LAUNCH_KINDS, Loss, LossKind, Subject, short_sentences
 from hpcprof.profiles.readers.declaration import ProfileContent
 
 _WORDS = {
@@ -44,7 +44,7 @@ def _concerns(loss: Loss, events: Events | None) -> bool:
     """Return whether an analysis that reads some rows also reads the part of them that is lost."""
     if events is None:
         return True
-    if loss.kind in (LossKind.LAUNCH, LossKind.QUEUED, LossKind.UNLINKED, LossKind.UNTRACED):
+    if loss.kind in LAUNCH_KINDS:
         return events.launches
     return loss.kind is not LossKind.FIELD or events.read_field(loss.detail)
 

@@ -88,6 +88,12 @@ def _steps(
     )
     communication = communication.sort_values(["start_ns", "name"], kind="stable")
     busy = busy_time(timeline)
+    if not len(communication) and len(busy.exposed_communication[0]):
+        file = timeline.origin.path.name
+        raise HpcprofError(
+            f"a prediction needs collectives, and {file} has kernels that communicate, but neither the sizes "
+            "nor the groups of collectives."
+        )
     computing = difference(busy.busy, busy.exposed_communication)
     times, numbers = step_intervals(timeline), steps_of(timeline).number
     start = communication["start_ns"].to_numpy(np.int64)

@@ -1,16 +1,17 @@
 """Steps of programs that mark none: the period of what the host launches on the GPU.
 
 1. A launch is a call with its work: a kernel by its name, a copy by its kind and size, a whole CUDA graph by
-   its first node. The launches of the process with most of them are one sequence. Without work on a GPU, the
-   sequence consists of the outermost operators of the thread with most of them.
+   its first node. The launches of the process with most of them are one sequence. Without a recorded launch,
+   it consists of the operations of the stream with most kernels; without work on a GPU, of the outermost
+   operators of the thread with most of them.
 2. A kind of launch may mark the step if it occurs often enough, covers enough of the capture, and the periods
    between its launches are usually alike: the same kinds about as often, whatever the tiles of matrix
    products. Other work between periods, warm-up and phases are allowed.
 3. A kind that occurs several times in a step may mark it with every n-th launch. The number of launches up to
    the next one of the kind then has its rarest value after every n-th, as at the end of a token's layers.
 4. The outermost period wins: the kind with the fewest marks. Among kinds with equally many, the one after the
-   longest pause of the host marks the boundary. Layers of a decoder are no steps: kinds with fewer marks, and
-   equal numbers of layers between them, mark its tokens.
+   longest pause of the host, or of the stream, marks the boundary. Layers of a decoder are no steps: kinds
+   with fewer marks, and equal numbers of layers between them, mark its tokens.
 5. Periods with equal launches differ by their times on the GPU: if every n-th one takes longer, n of them are
    the step, as in a solver with work on the host after n sweeps. A wait of the host after every n-th one ends
    no step: programs log, and read clocks, after some steps.
@@ -25,12 +26,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcprof.analysis.steps.mpi_steps import MIN_INSTANCES, unnamed_ranges
-from hpcprof.analysis.steps.streams import NO_CALL, launch_calls
+from hpcprof.analysis.steps.streams import NO_CALL, launch_calls, streams
 from hpcprof.common.memoize import computed_once
 from hpcprof.common.patterns import matches
 from hpcprof.profiles.columns.unique import distinct, number_texts, numbered_rows, rows_by_key
 from hpcprof.profiles.kernel_names import short_name
-from hpcprof.profiles.timeline import BEFORE_ALL, NO_NAME, Ints, Ranges, Table, Timeline
+from hpcprof.profiles.timeline import BEFORE_ALL, NO_NAME, Ints, Mask, Ranges, Table, Timeline
 from hpcprof.profiles.waiting_calls import launches_graph
 
 KERNEL, COPY, GRAPH, OPERATOR = PREFIXES = ("kernel:", "copy:", "graph:", "operator:")
@@ -94,7 +95,10 @@ _MAX_COUNT_RATIO = 1.1
 
 @dataclass(frozen=True)
 class _Launched(Table):
-    """The calls of a process that launched work, by their start; ``kind`` is the number of their work."""
+    """The calls of a process that launched work, by their start; ``kind`` is the number of their work.
+
+    Without recorded calls, an operation counts as its own.
+    """
 
     start: Ints
     end: Ints
@@ -138,31 +142,64 @@ def _sequence(timeline: Timeline) -> _Sequence | None:
     call = launch_calls(timeline)
     operation = np.flatnonzero(call != NO_CALL)
     if not len(operation):
-        return None if timeline.operation_count else _outermost_operators(timeline)
-    start, end = timeline.of_operations("start", "end")
+        return (
+            _operations_of_a_stream(timeline) if timeline.operation_count else _outermost_operators(timeline)
+        )
+    (start,) = timeline.of_operations("start")
     operation = operation[np.lexsort((start[operation], call[operation]))]
     calls, first = np.unique(call[operation], return_index=True)
-    is_copy = (operation >= len(timeline.kernels)) & (
-        operation < len(timeline.kernels) + len(timeline.memops)
-    )
-    work = np.add.reduceat(np.where(is_copy, 0, (end - start)[operation]), first)
+    work = np.add.reduceat(_computing_times(timeline)[operation], first)
     process = timeline.calls.process[calls]
     processes, number = np.unique(process, return_inverse=True)
     busiest = int(processes[np.bincount(number).argmax()])
     rows = np.flatnonzero(process == busiest)
     rows = rows[np.argsort(timeline.calls.start[calls[rows]], kind="stable")]
     calls, operation, work = calls[rows], operation[first[rows]], work[rows]
-    keys, kind = numbered_rows(*_describe_launches(timeline, calls, operation))
+    api = timeline.calls.name[calls]
+    graph = [number for number in distinct(api).tolist() if launches_graph(timeline.strings[number])]
+    launching = timeline.calls.take(calls)
+    host = launching.start, launching.end, launching.thread
+    return _sequence_of(timeline, busiest, host, operation, work, np.isin(api, graph))
+
+
+def _operations_of_a_stream(timeline: Timeline) -> _Sequence:
+    """Return the operations of the stream with most kernels and graphs, each as its own launch."""
+    work = _computing_times(timeline)
+    operation = max((rows for *_, rows in streams(timeline)), key=lambda rows: np.count_nonzero(work[rows]))
+    start, end, process = (column[operation] for column in timeline.of_operations("start", "end", "process"))
+    host, no_graph = (start, end, np.full(len(start), NO_CALL)), np.zeros(len(start), bool)
+    return _sequence_of(timeline, int(process[0]), host, operation, work[operation], no_graph)
+
+
+def _computing_times(timeline: Timeline) -> Ints:
+    """Return the time of each operation on the GPU in ns, 0 for copies; shape (operations,)."""
+    start, end = timeline.of_operations("start", "end")
+    time = end - start
+    time[len(timeline.kernels) :][: len(timeline.memops)] = 0
+    return time
+
+
+def _sequence_of(
+    timeline: Timeline,
+    process: int,
+    launching: tuple[Ints, Ints, Ints],
+    operation: Ints,
+    work: Ints,
+    is_graph: Mask,
+) -> _Sequence:
+    """Return a sequence of launches: their starts, ends and threads, their first operations and their work.
+
+    ``is_graph`` tells which calls launch a graph.
+    """
+    keys, kind = numbered_rows(*_describe_launches(timeline, operation, is_graph))
     # Kinds of one short name, such as templates of a library, are one kind.
     names, merged = np.unique([_name(timeline, *key) for key in keys.tolist()], return_inverse=True)
     _, family = np.unique([_TILE.split(name)[0] for name in names], return_inverse=True)
-    launching, kind = timeline.calls.take(calls), merged[kind]
+    kind = merged[kind]
     blocks = np.append(timeline.kernels.grid.prod(axis=1), np.zeros(timeline.operation_count, np.int64))
-    launched = _Launched(
-        *(launching.start, launching.end, launching.thread),
-        *(kind, family[kind], start[operation], work, blocks[operation]),
-    )
-    return _Sequence(launched, busiest, tuple(names.tolist()))
+    (start,) = timeline.of_operations("start")
+    launched = _Launched(*launching, kind, family[kind], start[operation], work, blocks[operation])
+    return _Sequence(launched, process, tuple(names.tolist()))
 
 
 def _outermost_operators(timeline: Timeline) -> _Sequence | None:
@@ -180,12 +217,10 @@ def _outermost_operators(timeline: Timeline) -> _Sequence | None:
     return _Sequence(launched, process, tuple(f"{OPERATOR}{name}" for name in names))
 
 
-def _describe_launches(timeline: Timeline, calls: Ints, operation: Ints) -> tuple[Ints, Ints, Ints]:
-    """Return, for each call and its first operation, its prefix, the name of the operation, and its size."""
-    api = timeline.calls.name[calls]
-    graph = [number for number in distinct(api).tolist() if launches_graph(timeline.strings[number])]
+def _describe_launches(timeline: Timeline, operation: Ints, is_graph: Mask) -> tuple[Ints, Ints, Ints]:
+    """Return, for the first operation of each launch, its prefix, the name of the operation, and its size."""
     kernels, copies = len(timeline.kernels), len(timeline.memops)
-    prefix = np.where(np.isin(api, graph) | (operation >= kernels + copies), 2, 0)
+    prefix = np.where(is_graph | (operation >= kernels + copies), 2, 0)
     is_copy = (prefix == 0) & (operation >= kernels)
     prefix[is_copy] = 1
     (names,) = timeline.of_operations("name")
@@ -194,7 +229,7 @@ def _describe_launches(timeline: Timeline, calls: Ints, operation: Ints) -> tupl
     graphs = name[is_graph]
     if len(distinct(graphs)) > MIN_INSTANCES and np.count_nonzero(np.diff(graphs)) < len(distinct(graphs)):
         name[is_graph] = NO_NAME
-    size = np.zeros(len(calls), np.int64)
+    size = np.zeros(len(operation), np.int64)
     size[is_copy] = timeline.memops.bytes[operation[is_copy] - kernels]
     for kind in distinct(name[is_copy]).tolist():
         is_kind = is_copy & (name == kind)

@@ -27,7 +27,7 @@ from hpcprof.analysis.steps.step_detection import (
     step_candidates,
     step_candidates_named,
 )
-from hpcprof.analysis.steps.streams import NO_CALL, launch_calls
+from hpcprof.analysis.steps.streams import NO_CALL, launch_calls, why_no_launches
 from hpcprof.common.memoize import computed_once
 from hpcprof.common.units import shortened
 from hpcprof.profiles.columns.unique import name_matches, numbered_rows
@@ -75,6 +75,10 @@ class Steps(msgspec.Struct, frozen=True):
     def by_calls(self) -> bool:
         """True if calls of MPI or launches on the GPU mark the steps, and no range does."""
         return self.by_mpi or is_launch_step(self.name)
+
+    def by_operations(self, timeline: Timeline) -> bool:
+        """Return whether operations mark the steps of a timeline that has no launches of them."""
+        return is_launch_step(self.name) and bool(why_no_launches(timeline)) and timeline.operation_count > 0
 
     @property
     def source(self) -> str:

@@ -75,7 +75,9 @@ def step_intervals(timeline: Timeline) -> StepTimes:
     """
     steps = steps_of(timeline)
     ranges = steps.ranges
-    gpu_start, gpu_end, on_gpu = project(timeline, ranges)
+    gpu_start, gpu_end, on_gpu = (
+        _own_operations(timeline, ranges) if steps.by_operations(timeline) else project(timeline, ranges)
+    )
     until = earlier_work(timeline)[1]
     gpu_start = np.where(on_gpu & (gpu_end > until), np.maximum(gpu_start, until), gpu_start)
     front = gpu_start
@@ -87,6 +89,19 @@ def step_intervals(timeline: Timeline) -> StepTimes:
         front = np.where(on_gpu & (gpu_start - begin >= _MIN_HOST_WORK_NS), begin, gpu_start)
     start, end = wall_intervals(front, gpu_end, on_gpu, ranges.start, ranges.end)
     return StepTimes(start, end, gpu_start, gpu_end, on_gpu)
+
+
+def _own_operations(timeline: Timeline, ranges: Ranges) -> tuple[Ints, Ints, Mask]:
+    """Return the extents of steps by the operations that start in them, as `project` does by their launches.
+
+    Each step begins with an operation.
+    """
+    start, end = timeline.of_operations("start", "end")
+    step = np.searchsorted(ranges.start, start, side="right") - 1
+    inside = (step >= 0) & (start < ranges.end[step])
+    last = ranges.start.copy()
+    np.maximum.at(last, step[inside], end[inside])
+    return ranges.start, last, np.ones(len(ranges), bool)
 
 
 class Segments(msgspec.Struct, frozen=True):

@@ -213,6 +213,11 @@ _OTHER_DEVICE = re.compile(
 )
 """The categories of devices that are not read, and of counters of kernels: ``mtia_runtime``, ``hpu_op``…"""
 
+_MEANINGS = {
+    "cuda_profiler_range": "cuda_profiler_range (counters that PyTorch's profiler writes in place of kernels)"
+}
+"""Categories with what their events are."""
+
 _Kind = tuple[Categories, TableRows, Callable[[list[Event]], Built], Subject]
 """The categories of one kind of events, their table, what builds its columns, and their name."""
 
@@ -273,7 +278,8 @@ class TraceEvents:
         if count:
             detail = f"{counted(count, 'event')} of its own overhead, {format_ns(taken)} in all"
             lost.append(Loss(LossKind.NOTE, Subject.CAPTURE, detail=detail))
-        return (*lost, *losses(LossKind.CATEGORY, Subject.EVENT, dict(sorted(self._devices().items()))))
+        unread = {_MEANINGS.get(name, name): count for name, count in sorted(self._devices().items())}
+        return (*lost, *losses(LossKind.CATEGORY, Subject.EVENT, unread))
 
     @property
     def foreign(self) -> bool:

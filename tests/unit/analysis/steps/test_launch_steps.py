@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hpcprof.analysis.account.idle_causes import idle_causes
 from hpcprof.analysis.steps.launch_steps import launch_step_candidates
 from hpcprof.analysis.steps.step_detection import LAUNCHES, SINGLE, step_candidates
 from hpcprof.analysis.steps.step_ranges import step_ranges, steps_of
@@ -85,6 +86,30 @@ def test_the_outermost_period_is_the_step_and_layers_are_not() -> None:
     assert set((walls.end - walls.start)[:-1]) == {1_000 * (100 + 160 + 10)}
     row = step_ranges(profile).rows.iloc[0]
     assert (row["source"], row["chosen"]) == (LAUNCHES, 1)
+
+
+def without_calls(profile: Timeline) -> Timeline:
+    """Return what ``rocprofv3 --kernel-trace`` records of a program: its kernels alone."""
+    return replace(profile, calls=profile.calls.take(np.empty(0, np.int64)))
+
+
+def test_without_launch_calls_the_kernels_of_the_busiest_stream_mark_the_steps() -> None:
+    profile = launching(*SETUP, *TOKEN * 12)
+    kernels = profile.kernels
+    # On another stream, communication runs whenever the network lets it.
+    others = kernels.take(np.arange(0, len(kernels), 5))
+    shift = 700 * np.random.default_rng(1).integers(0, 9, len(others))
+    communication = replace(
+        others, start=others.start + shift, end=others.end + shift, stream=others.stream + 1
+    )
+    together = concatenate(type(kernels), (kernels, communication))
+    gpu_only = without_calls(replace(profile, kernels=together.take(np.argsort(together.start))))
+    steps = steps_of(gpu_only)
+    assert (steps.name, len(steps), steps.source) == ("kernel:embed", 11, "kernels")
+    walls = step_intervals(gpu_only)
+    assert set((walls.end - walls.start)[:-1]) == {1_000 * (100 + 160 + 10)}
+    assert walls.on_gpu.all() and np.all(walls.gpu_end - walls.gpu_start >= 175_000)
+    assert idle_causes(gpu_only).reason == "no operation of rank00000.sqlite has a recorded launch call"
 
 
 def test_other_work_between_periods_and_slow_first_ones_are_allowed() -> None:

@@ -241,7 +241,8 @@ def test_events_of_other_devices_are_named_and_counted(tmp_path: Path) -> None:
     categories = ["mtia_runtime", "mtia_ccp_events", "mtia_runtime", "hpu_op", *others]
     timeline = read(write(tmp_path / "rank0.trace.json", *({**host, "cat": name} for name in categories)))
     assert [loss.sentence for loss in timeline.origin.losses] == [
-        "1 event of the category cuda_profiler_range is not supported and is left out",
+        "1 event of the category cuda_profiler_range (counters that PyTorch's profiler writes in place of "
+        "kernels) is not supported and is left out",
         "1 event of the category hpu_op is not supported and is left out",
         "1 event of the category mtia_ccp_events is not supported and is left out",
         "2 events of the category mtia_runtime are not supported and are left out",

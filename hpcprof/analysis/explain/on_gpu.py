@@ -1,0 +1,104 @@
+"""Explains a run whose profiles have work of GPUs and no launch of it, as ``rocprofv3 --kernel-trace`` has.
+
+The GPU's own time tells exposed communication and the largest kernel. Why the GPU is idle, and what a change
+saves, takes the calls of the host.
+"""
+
+import re
+from collections.abc import Iterator
+
+import pandas as pd
+
+from hpcprof.analysis.explain.cause import Cause
+from hpcprof.analysis.explain.evidence import Tables, largest
+from hpcprof.analysis.explain.explanation import IDLE, Finding, MainKernel, NotJudged, unpriced_finding
+from hpcprof.analysis.steps.run_step import account_of_all_steps
+from hpcprof.common.units import format_ns
+from hpcprof.profiles.kernel_names import plain_name
+
+_MIN_COMMUNICATION_PCT, _MIN_IDLE_PCT = 10.0, 25.0
+"""Minimum shares of a step for exposed communication to be a finding, and for a sentence on idle time."""
+
+MIN_MAIN_KERNEL_PCT = 30.0
+"""Minimum share of a step, in percent, of the kernels of one name for the summary to name them."""
+
+_NCU_UNSUPPORTED = re.compile("AMD|gfx|roc|Intel|unitrace|TPU|ascend")
+"""Names of profilers and GPUs whose kernels Nsight Compute does not measure."""
+
+_REMEDY = (
+    "Overlap it with compute: start it as soon as its data is ready, asynchronously on a stream of its own. "
+    "Part of it may be waiting for other ranks, which only the profiles of all ranks show."
+)
+
+
+def communication_on_gpu(tables: Tables, ranks: tuple[int, ...]) -> Iterator[Finding]:
+    """Yield the finding about communication that no compute hides, if it is much of a step or capture."""
+    account, whole = _account(tables)
+    time, share = account["exposed_comm_ns"], _share_pct(account, "exposed_comm_ns")
+    if share < _MIN_COMMUNICATION_PCT:
+        return
+    analysis = "step_account" if len(tables["step_account"]) else "breakdown"
+    evidence = [(item, "") for item in largest(analysis, "exposed_comm_ns", tables[analysis])[:1]]
+    kernels = _times_of_kernels(tables["kernels"], "comm")
+    most = f", most in {kernels.idxmax()}" if len(kernels) else ""
+    where = f"{whole}, of which it is {share:.0f} % ({format_ns(time)}{most})"
+    yield unpriced_finding(Cause.EXPOSED_COMMUNICATION, ranks, where, evidence, _REMEDY, "medium")
+
+
+def idle_gpu(tables: Tables) -> Iterator[NotJudged]:
+    """Yield the idle time of the GPU, if it is much; nothing tells its cause."""
+    account, whole = _account(tables)
+    share = _share_pct(account, "idle_ns")
+    if share >= _MIN_IDLE_PCT:
+        time = format_ns(account["idle_ns"])
+        reason = f"the GPU is idle for {time} of {whole} ({share:.0f} %), and only calls of the host tell why"
+        yield NotJudged(IDLE, reason)
+
+
+def computing_pct(tables: Tables) -> float:
+    """Return the share of a step, or of a capture without steps, in which GPUs compute, in percent."""
+    return _share_pct(_account(tables)[0], "compute_ns")
+
+
+def main_kernel_on_gpu(tables: Tables, device: str) -> MainKernel | None:
+    """Return the kernel with most of the time, if it is much; ``device`` is as in `measured_by_ncu`.
+
+    Its share of the compute of a step is taken to be that of the capture.
+    """
+    kernels = _times_of_kernels(tables["kernels"], "comp")
+    if not kernels.sum():
+        return None
+    share = computing_pct(tables) * float(kernels.max() / kernels.sum())
+    name = str(kernels.idxmax())
+    measurable = measured_by_ncu(name, device)
+    return MainKernel(name, round(share, 3), "", measurable) if share >= MIN_MAIN_KERNEL_PCT else None
+
+
+def measured_by_ncu(kernel: str, device: str) -> bool:
+    """Return whether Nsight Compute measures a kernel of a device, which names the profiler and the GPUs."""
+    return not kernel.startswith("CUDA graph ") and not _NCU_UNSUPPORTED.search(device)
+
+
+def _account(tables: Tables) -> tuple[dict[str, float], str]:
+    """Return the mean time of a step, or of the capture without steps, with its parts; and its name."""
+    if len(tables["step_kinds"]):
+        return account_of_all_steps(tables["step_kinds"]), "a step"
+    breakdown = tables["breakdown"]
+    parts = {"elapsed_ns": "span_ns"} | {name: name for name in ("compute_ns", "exposed_comm_ns", "idle_ns")}
+    means = {
+        name: float(breakdown[column].astype(float).mean()) if len(breakdown) else 0.0
+        for name, column in parts.items()
+    }
+    return means, "the capture"
+
+
+def _share_pct(account: dict[str, float], part: str) -> float:
+    return 100 * account[part] / max(account["elapsed_ns"], 1.0)
+
+
+def _times_of_kernels(kernels: pd.DataFrame, class_name: str) -> "pd.Series[float]":
+    if not len(kernels):
+        return pd.Series(dtype=float)
+    rows = kernels[kernels["class"] == class_name]
+    times: pd.Series[float] = rows["total_ns"].astype(float).groupby(rows["name"].map(plain_name)).sum()
+    return times
