@@ -8,6 +8,7 @@ import numpy as np
 from hpcprof.analysis.explain.cause import Cause
 from hpcprof.analysis.explain.evidence import evidence_of
 from hpcprof.analysis.explain.explanation import (
+    CAPTURE,
     MIN_ESTIMATE_PCT,
     MIN_PCT,
     Confidence,
@@ -184,7 +185,8 @@ def without_profiler_cost(
     certain, doubts = [], []
     for item in judged:
         interval, cause = item.interval, item.candidate.cause.name
-        place = f" in {shortened(item.candidate.where)}" if item.candidate.where else ""
+        where = item.candidate.where
+        place = f" in {shortened(where)}" if where not in ("", CAPTURE) else ""
         seems = f"it seems to cost {format_ns(item.saving)} of a step{place}"
         if item.saving - interval.by_profiler < least_saving <= item.saving:
             reason = f"{seems}, but the profiler, which slows the host, may be the reason"

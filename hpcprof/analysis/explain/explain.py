@@ -35,6 +35,7 @@ from hpcprof.analysis.explain.cause import Cause, Stack, Trait, for_device, has_
 from hpcprof.analysis.explain.culprits import with_culprits
 from hpcprof.analysis.explain.evidence import in_words, with_distinct_evidence
 from hpcprof.analysis.explain.explanation import (
+    CAPTURE,
     NO_GPU,
     NO_LAUNCHES,
     NOT_JOINED,
@@ -122,7 +123,11 @@ def explain_run(inputs: ExplainInputs) -> tuple[Explanation, pd.DataFrame]:
             item, remedy=for_device(item.remedy, device), where=for_device(item.where, device)
         )
     )
-    doubts = (replace(item, reason=for_device(item.reason, device)) for item in explanation.not_judged)
+    whole = "the judged work" if explanation.step.source == CAPTURE else "a step"
+    doubts = (
+        replace(item, reason=for_device(item.reason, device).replace(" of a step", f" of {whole}"))
+        for item in explanation.not_judged
+    )
     return replace(explanation, not_judged=tuple(doubts)), path
 
 

@@ -868,7 +868,7 @@ def test_a_stream_whose_kernels_others_wait_for_is_named_with_what_that_costs(na
     )
 
 
-def test_a_capture_without_a_period_is_one_step_and_is_explained() -> None:
+def test_a_capture_without_a_period_is_one_step_and_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     def source(steps: int, *, marked: bool) -> Explanation:
         program: list[Instruction] = [Host(20 * MS), Launch(5 * MS), Host(5 * US), Launch(5 * MS), Wait()]
         timelines = simulate([program], steps)
@@ -884,6 +884,9 @@ def test_a_capture_without_a_period_is_one_step_and_is_explained() -> None:
     assert first.saving_ns == pytest.approx(20 * MS, rel=0.01)
     assert write_explanation(found).conclusion[0].startswith("No step was found, so all judged work is one:")
     assert [source(12, marked=one).step.source for one in (False, True)] == ["kernels", "range"]
+    monkeypatch.setattr("hpcprof.analysis.explain.explain.CALL_COST_NS", {"nsys": 20 * MS})
+    (doubt, *_) = source(2, marked=False).not_judged
+    assert re.match(r"it seems to cost \S+ ms of the judged work, but the profiler", doubt.reason)
 
 
 def test_a_hidden_cost_of_the_only_place_is_listed_once() -> None:

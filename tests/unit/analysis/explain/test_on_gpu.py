@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ REMEDY = "trace API calls too (nsys --trace=cuda)"
 
 def recorded(computing: int, communicating: int, steps: int = 8) -> ExplainInputs:
     """Return steps of 10 ms that compute and communicate for so many ms, one after the other."""
-    operations = []
+    operations: list[tuple[Any, ...]] = []
     for begin in range(0, 10 * MS * steps, 10 * MS):
         middle = begin + computing * MS
         operations.append((begin, middle, COMP, None))
