@@ -75,7 +75,9 @@ def test_a_rank_polls_if_each_running_thread_is_in_a_call() -> None:
     assert not only_polls(f"{POLLS}TID 12:\n#0  0x5 relax - /home/user/solver\n", {"10", "12"})
 
 
-def test_a_python_program_without_a_pulse_writes_its_stacks_when_asked() -> None:
+def test_a_python_program_without_a_pulse_writes_its_stacks_when_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     parent = os.memfd_create("hpcprof-stack-1")  # a fork has that of its parent
     assert Process(os.getpid(), {}).stacks_in_memory() == {}
     try:
@@ -89,3 +91,6 @@ def test_a_python_program_without_a_pulse_writes_its_stacks_when_asked() -> None
     finally:
         faulthandler.unregister(STACKS_SIGNAL)
         os.close(parent)
+    # The default action of the signal would end it.
+    monkeypatch.setattr(Process, "send", lambda *_: None)
+    assert Process(os.getpid(), {}).stacks_in_memory() == {}
