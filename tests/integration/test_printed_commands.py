@@ -23,15 +23,16 @@ ELSEWHERE = ("--db", "results of all/store.db")
 
 
 def export(folder: Path, rank: int = 0, keep: str = "") -> None:
-    """Put a real export into a folder; if a name is given, with its ranges alone and without launches."""
+    """Put a real export into a folder; if a name is given, with its ranges alone and few kernels."""
     folder.mkdir(exist_ok=True)
     path = folder / f"rank{rank}.sqlite"
     path.write_bytes(lzma.decompress((DATA / f"sp_bf16_rank{rank}.sqlite.xz").read_bytes()))
     if keep:
         with closing(sqlite3.connect(path)) as connection, connection:
             connection.execute("DELETE FROM NVTX_EVENTS WHERE text IS NOT ?", (keep,))
-            # Steps would be found from the launches.
-            connection.execute("DELETE FROM CUPTI_ACTIVITY_KIND_RUNTIME")
+            # Steps would be found from launches, and from kernels.
+            for table in ("RUNTIME", "MEMSET", "KERNEL"):
+                connection.execute(f"DELETE FROM CUPTI_ACTIVITY_KIND_{table} WHERE rowid > 4")
 
 
 def printed(text: str, command: str) -> list[str]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from hpcprof.analysis.slowdown.kernel_instances import place_kernels
 from hpcprof.analysis.slowdown.within_run import TOTAL, slowdown
-from hpcprof.profiles.timeline import Timeline
+from hpcprof.profiles.timeline import StepRange, Timeline
 from tests.unit.analysis.timelines import COMM, COMP, timeline
 
 
@@ -79,7 +81,8 @@ def test_kernels_belong_to_the_step_that_launched_them() -> None:
 
 
 def test_without_steps_blocks_of_consecutive_kernels_are_the_sample() -> None:
-    assert np.bincount(place_kernels(run(1.5)).step).tolist() == [8] * 10
+    without = replace(run(1.5), step_range=StepRange(""))
+    assert np.bincount(place_kernels(without).step).tolist() == [8] * 10
 
 
 def test_the_same_profile_always_gives_the_same_interval() -> None:
