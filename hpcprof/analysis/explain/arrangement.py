@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from hpcprof.analysis.explain.cause import Cause
+from hpcprof.analysis.explain.cause import Cause, Trait
 from hpcprof.analysis.explain.evidence import evidence_of
 from hpcprof.analysis.explain.explanation import (
     CAPTURE,
@@ -151,7 +151,7 @@ def finding_of(
     low, high = max(0.0, judged.interval.low), judged.interval.high
     wide = high - low > judged.saving
     estimated = candidate.cause.spread > MODEL_SHARE
-    doubtful = candidate.slower > 0 or usual == "low"
+    doubtful = candidate.has(Trait.UNCERTAIN) or candidate.slower > 0 or usual == "low"
     confidence: Confidence = "low" if doubtful else "medium" if wide or estimated else usual
     return Finding(
         cause=candidate.cause.name,

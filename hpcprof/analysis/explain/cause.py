@@ -152,6 +152,7 @@ class Trait(Enum):
     MEMORY = "it costs memory, not the time of a step"
     ON_GPU = "it is looked for only in programs with work on GPUs"
     SINGLE_STEPS = "other causes may explain the same steps"
+    UNCERTAIN = "no profile records whether it can be removed, so that its confidence is low"
 
 
 @dataclass(frozen=True)

@@ -389,11 +389,12 @@ UNFILLED_GPU = _declare(
     about="eight launches of one kernel or more in a row, of 3 µs or more, have blocks for a quarter of the "
     "multiprocessors or less each. The saving is that of one launch for all: it takes as long as the "
     "longest, once for each time that their blocks fill the GPU. It is possible where none needs the result "
-    "of another, which no profile records",
+    "of another, which no profile records, so the confidence is low",
     remedy="Give the GPU more at once in {where}: one launch over all parts (a larger grid, a batched call), "
     "or streams side by side. If each launch needs the one before it, let several problems run together.",
     candidates=_unfilled,
     figures=(Figures("kernels", "total_ns"), Figures("kernels", "instances")),
+    traits=frozenset({Trait.ALL_RANKS, Trait.UNCERTAIN}),
     spread=0.5,
 )
 

@@ -300,6 +300,8 @@ def test_launches_in_a_row_that_fill_little_of_the_gpu_could_be_one() -> None:
     assert first.cause == Cause.UNFILLED_GPU
     # Forty times 33 blocks fill the GPU ten times.
     assert first.saving_ns == pytest.approx(30 * 90 * US, rel=0.1)
+    # No profile records whether each needs the one before.
+    assert first.confidence == "low"
     assert not with_shapes(blocks=34, threads=64).shown()
     assert not with_shapes(blocks=33, threads=64, units=0).shown()
     # A profile without shapes has blocks of one thread.
