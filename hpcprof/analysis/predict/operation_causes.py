@@ -39,6 +39,7 @@ from hpcprof.analysis.statistics.confidence_intervals import NORMAL_90
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.common.patterns import matches
 from hpcprof.common.units import listed, named_ranks
+from hpcprof.profiles.readers.operations.table import lacks_partners
 from hpcprof.profiles.timeline import Floats, Mask
 
 _PLACES = ("rank", "stage", "replica")
@@ -196,7 +197,7 @@ def explain_operations(
         key=lambda finding: -(finding.saving_ns or 0),
     )
     unknown = [NotJudged("causes inside operations", "a table of operations has neither kernels nor calls")]
-    if table["rank"].nunique() == 1 and table["kind"].isin(COMMUNICATION).any():
+    if lacks_partners(table):
         unknown.append(NotJudged("waiting for peers", "the table lacks them: communication includes it"))
     if len(replay.graphs) == MAX_KINDS:
         most = f"only the {MAX_KINDS} most frequent kinds of steps are replayed, by their operations"

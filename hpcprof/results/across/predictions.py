@@ -185,14 +185,14 @@ def predict_runs(
     overlap, and UsageError if its mesh is ambiguous or does not allow a number of ranks.
     """
     from hpcprof.analysis.predict.operation_causes import refuse_overlap
-    from hpcprof.analysis.predict.operation_graph import COMMUNICATION
     from hpcprof.analysis.predict.scale import Predictor
+    from hpcprof.profiles.readers.operations.table import lacks_partners
 
     tables = [run_operations(run, store) for run in runs]
     for run, table in zip(runs, tables, strict=True):
         if operations_of(run, store) is not None:
             refuse_overlap(table)
-            if table["rank"].nunique() == 1 and table["kind"].isin(COMMUNICATION).any():
+            if lacks_partners(table):
                 raise HpcprofError(f"a prediction needs all ranks that communicate; {run.id} has one.")
     manifest = runs[0].manifest
     job = manifest.job if manifest else None

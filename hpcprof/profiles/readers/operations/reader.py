@@ -14,7 +14,13 @@ from hpcprof.profiles.collective_operations import operation
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
 from hpcprof.profiles.readers.declaration import ProfilePart, SeveralRanks
 from hpcprof.profiles.readers.operations import OPERATIONS, TABLE_STEP
-from hpcprof.profiles.readers.operations.table import UNKNOWN, OperationTable, read_table
+from hpcprof.profiles.readers.operations.table import (
+    UNKNOWN,
+    OperationTable,
+    communicates,
+    lacks_partners,
+    read_table,
+)
 from hpcprof.profiles.readers.string_table import StringTable
 from hpcprof.profiles.timeline import (
     NO_BYTES,
@@ -53,7 +59,7 @@ def read(path: Path, part: ProfilePart | None = None) -> Timeline:
     whole = read_table(path)
     table = whole.rows
     world = int(table["rank"].nunique())
-    has_partners_elsewhere = world == 1 and bool(_communicates(table).any())
+    lacks_others = lacks_partners(table)
     if part is not None:
         table = table[table["rank"].isin(part.processes)]
     lost = _losses(whole, {*table["rank"]}, part is None or part.first)
@@ -62,13 +68,13 @@ def read(path: Path, part: ProfilePart | None = None) -> Timeline:
     computing = table[table["kind"] == "compute"]
     ranges = _ranges(table, strings)
     operators = Operators(**_spans(computing), name=strings.add_all(computing["name"]))
-    communication = _communication(table[_communicates(table)], strings, threads)
+    communication = _communication(table[communicates(table)], strings, threads)
     return Timeline(
         origin=Origin(
             path=path,
             kind=OPERATIONS.name,
             rank=int(table["rank"].iloc[0]) if table["rank"].nunique() == 1 else None,
-            world_size=None if has_partners_elsewhere else world,
+            world_size=None if lacks_others else world,
             start_utc_ns=0,
             losses=tuple(lost),
         ),
@@ -80,10 +86,6 @@ def read(path: Path, part: ProfilePart | None = None) -> Timeline:
         operators=operators,
         host_collectives=communication,
     )
-
-
-def _communicates(rows: pd.DataFrame) -> "pd.Series[bool]":
-    return ~rows["kind"].isin((*_HOST, "compute"))
 
 
 def _losses(table: OperationTable, ranks: set[int], first: bool) -> list[Loss]:

@@ -45,6 +45,7 @@ from hpcprof.profiles.timeline import LATEST, LONGEST
 
 KINDS = ("compute", "collective", "send", "recv", "wait", "host")
 OPTIONAL = ("stage", "microbatch", "chunk", "group", "peer", "bytes", "replica")
+_WITHOUT_PARTNERS = ("compute", "wait", "host")
 UNKNOWN = -1
 """The value of an optional column where a row has none."""
 
@@ -88,6 +89,16 @@ class OperationTable:
     """Rows with an impossible value, by rank and what is wrong; a row without a rank has `UNKNOWN`."""
     repeated: Counter[int]
     """Rows that are the same as another one, and no messages, by rank."""
+
+
+def lacks_partners(rows: pd.DataFrame) -> bool:
+    """Return whether the operations are of one rank that communicates, without those of its partners."""
+    return rows["rank"].nunique() == 1 and bool(communicates(rows).any())
+
+
+def communicates(rows: pd.DataFrame) -> "pd.Series[bool]":
+    """Return which operations are communication."""
+    return ~rows["kind"].isin(_WITHOUT_PARTNERS)
 
 
 def is_table(path: Path) -> bool:
