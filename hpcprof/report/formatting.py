@@ -4,6 +4,7 @@ The header names a unit that is the same in every row: percent, and the microsec
 bytes and rates are scaled to a readable unit, and each value carries its own.
 """
 
+import re
 from collections.abc import Iterable
 from enum import Enum
 
@@ -23,12 +24,14 @@ _HEADER_WORDS = {
     "busbw": "bus bandwidth",
     "ci": "CI",
     "comm": "comm.",
+    "cpu": "CPU",
     "dram": "DRAM",
     "flops": "operations",
     "fp16": "FP16",
     "fp32": "FP32",
     "fp64": "FP64",
     "gpu": "GPU",
+    "io": "I/O",
     "l1": "L1",
     "l2": "L2",
     "med": "median",
@@ -109,10 +112,11 @@ def header(key: str) -> str:
 
 
 def metric_label(metric: str) -> str:
-    """Return the label of a metric of a comparison or a history: ``"step p50"`` of ``step_p50_ns``."""
+    """Return the label of a metric, whose unit stands beside it: ``"step p50"`` of ``step_p50_ns``."""
     if " " in metric:  # it has the name of a phase
         return metric.removesuffix("_ns").removesuffix("_pct")
-    text = header(metric.removeprefix("own_"))
+    name = metric.removeprefix("own_")
+    text = header(re.sub("_[cs]$", "", name))
     noted = ", noted by the program" * metric.startswith("own_")
     return f"{text if text[:2].isupper() else text[:1].lower() + text[1:]}{noted}"
 

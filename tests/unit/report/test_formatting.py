@@ -91,6 +91,7 @@ def test_outside_a_table_every_value_holds_its_unit() -> None:
         ("step_ns", "step"),
         ("own_elapsed_per_step_ns", "elapsed per step, noted by the program"),
         ("gpu_memory_peak_bytes", "GPU memory peak"),
+        ("cpu_wait_s", "CPU wait"),
         ("phase data_load p50_ns", "phase data_load p50"),
     ],
 )
