@@ -16,14 +16,13 @@ from hpcprof.analysis.explain.rank_activity import HostCalls
 from hpcprof.analysis.explain.rank_edges import EARLIEST, EdgeKind, Edges, edges_of
 from hpcprof.analysis.mpi.matching import RunMpi, collective_tables
 from hpcprof.analysis.mpi.waits import (
-    blocked_givers,
     blocked_sends,
+    collective_needs,
     last_to_complete,
     receives_what_comes,
-    scan_predecessors,
 )
 from hpcprof.analysis.statistics.grouped import sums_by
-from hpcprof.profiles.collective_operations import FROM_ROOT, POINT_TO_POINT, PREFIX, TO_ROOT
+from hpcprof.profiles.collective_operations import POINT_TO_POINT, TO_ROOT
 from hpcprof.profiles.columns.joins import latest_rows
 from hpcprof.profiles.columns.unique import begins_run
 from hpcprof.profiles.timeline import Ints
@@ -145,49 +144,35 @@ class MpiNeeds:
         sends = operations.matched_sends
         partner = run.operations.partner
         self._received, self._sent, *_ = self._pairs(node, receives, partner[receives])
-        blocked = [(held, partner[held])]
         both = [(rows, partner[rows]) for rows in (receives, sends)]
         both += [
             last_to_complete(run, rows) for op, rows in collective_tables(run) if run.waits_for_all(op, rows)
         ]
         progress = [self._progress(*self._pairs(node, *sides)) for sides in both]
         self._stalled, self._resumed = (np.concatenate(columns) for columns in zip(*progress, strict=True))
-        rooted: list[tuple[Ints, Ints]] = []
-        # The calls that come to a collective, and those that end when the last of them has come.
-        joined: list[tuple[Ints, Ints]] = []
-        gathered: list[tuple[Ints, Ints]] = []
-        for op, rows in collective_tables(run):
-            name = operations.ops[op]
-            begin, completed = node[operations.begin[rows]], node[operations.completes[rows]]
-            is_complete = np.all((begin != NONE) & (completed != NONE), axis=1)
-            rows, begin, completed = rows[is_complete], begin[is_complete], completed[is_complete]
-            is_root = operations.rank[rows] == operations.root[rows][:, :1]
-            one_root = is_root.sum(axis=1) == 1
-            if run.waits_for_all(op, rows):
-                joined += zip(begin, completed, strict=True)
-            elif name in PREFIX:
-                waiters, other = scan_predecessors(run, rows)
-                rooted.append((node[operations.begin[other]], node[operations.completes[waiters]]))
-            elif name in FROM_ROOT | TO_ROOT:
-                rows, begin, completed, is_root = (
-                    column[one_root] for column in (rows, begin, completed, is_root)
-                )
-                if name in FROM_ROOT:
-                    rooted.append((np.repeat(begin[is_root], rows.shape[1] - 1), completed[~is_root]))
-                else:
-                    blocked.append(blocked_givers(run, rows))
-                    gathered += zip(begin, completed[is_root][:, None], strict=True)
-        self._held, self._posted, *_ = self._pairs(
-            node, *(np.concatenate(side) for side in zip(*blocked, strict=True))
+        needs = [*collective_needs(run, node != NONE)]
+        gives = [need for need in needs if need.op in TO_ROOT]
+        takes = [need for need in needs if need.op not in TO_ROOT]
+        (self._held, self._posted, *_), (leaves, root, *_) = (
+            self._pairs(node, *(np.concatenate(side) for side in zip(first, *pairs, strict=True)))
+            for first, pairs in (
+                ((held, partner[held]), [(need.waiters, need.awaited) for need in gives]),
+                ((held[:0], held[:0]), [(need.waiters, need.awaited) for need in takes]),
+            )
         )
-        root, leaves = (np.concatenate([pair[side] for pair in rooted] or [_NO_ROWS]) for side in (0, 1))
         self._needs = (
             (self._received, self._sent, EdgeKind.MESSAGE),
             (self._held, self._posted, EdgeKind.RENDEZVOUS),
             (self._stalled, self._resumed, EdgeKind.MESSAGE),
             (leaves, root, EdgeKind.MESSAGE),
         )
-        self._groups = [*joined, *gathered]
+        # The calls that come to a collective, and those that end when the last of them has come.
+        begin, completed = node[operations.begin], node[operations.completes]
+        self._groups = [
+            (begin[rows], completed[rows[waits]])
+            for need in (*takes, *gives)
+            for rows, waits in zip(need.together, need.waits, strict=True)
+        ]
 
     def _pairs(self, node: Ints, rows: Ints, partner: Ints) -> tuple[Ints, Ints, Ints]:
         """Return waiting calls, the calls waited for, and the partner's operations, all of shape (n,)."""
@@ -325,6 +310,3 @@ class MpiNeeds:
                 ),
             ]
         return edges
-
-
-_NO_ROWS = np.empty(0, np.int64)

@@ -10,10 +10,9 @@ from collections.abc import Mapping
 import msgspec
 import numpy as np
 
-from hpcprof.analysis.mpi.matching import RunMpi, collective_tables
+from hpcprof.analysis.mpi.matching import RunMpi
 from hpcprof.analysis.mpi.run_lists import NONE, START_CALLS
-from hpcprof.analysis.mpi.waits import blocked_givers, blocked_sends, scan_predecessors
-from hpcprof.profiles.collective_operations import FROM_ROOT, PREFIX, TO_ROOT
+from hpcprof.analysis.mpi.waits import blocked_sends, collective_needs
 from hpcprof.profiles.timeline import Ints
 
 _NOT_YET_NS = -(1 << 62)
@@ -59,35 +58,17 @@ def ideal_times(run: RunMpi, begun: Mapping[int, int]) -> tuple[Ints, Ints]:
 
 
 def _plan(run: RunMpi) -> _Plan:
-    operations = run.operations
-    receives = operations.matched_receives
-    messages = np.concatenate([receives, blocked_sends(run)])
-    waiting, awaited = [operations.completes[messages]], [operations.begin[operations.partner[messages]]]
+    ops = run.operations
+    messages = np.concatenate([ops.matched_receives, blocked_sends(run)])
+    waiting, awaited = [ops.completes[messages]], [ops.begin[ops.partner[messages]]]
     coming, joined = [_NO_ROWS], [_NO_ROWS]
     size = len(run.calls)
-    for op, rows in collective_tables(run):
-        name = operations.ops[op]
-        is_root = operations.rank[rows] == operations.root[rows[:, :1]]
-        if name in FROM_ROOT:
-            rows, is_root = rows[is_root.any(axis=1)], is_root[is_root.any(axis=1)]
-            waiting.append(operations.completes[rows[~is_root]])
-            awaited.append(np.repeat(operations.begin[rows[is_root]], rows.shape[1] - 1))
-        for_all = run.waits_for_all(op, rows)
-        if name in PREFIX and not for_all:
-            waiters, other = scan_predecessors(run, rows)
-            waiting.append(operations.completes[waiters])
-            awaited.append(operations.begin[other])
-        if name in TO_ROOT:
-            waiters, other = blocked_givers(run, rows[is_root.any(axis=1)])
-            waiting.append(operations.completes[waiters])
-            awaited.append(operations.begin[other])
-        elif not for_all:
-            continue
+    for need in collective_needs(run):
+        rows = need.together
         number = np.broadcast_to((size + np.arange(len(rows)))[:, None], rows.shape)
-        who = np.ones(rows.shape, bool) if for_all else is_root
-        waiting.append(operations.completes[rows[who]])
-        awaited.append(number[who])
-        coming.append(operations.begin[rows].ravel())
+        waiting += [ops.completes[need.waiters], ops.completes[rows[need.waits]]]
+        awaited += [ops.begin[need.awaited], number[need.waits]]
+        coming.append(ops.begin[rows].ravel())
         joined.append(number.ravel())
         size += len(rows)
     return _Plan(

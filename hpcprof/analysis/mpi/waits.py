@@ -7,6 +7,7 @@ rest of the call is transfer. If several operations end in a call, only the long
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -18,7 +19,7 @@ from hpcprof.profiles.collective_operations import FROM_ROOT, PREFIX, TO_ROOT, m
 from hpcprof.profiles.columns.joins import latest_rows
 from hpcprof.profiles.columns.ordering import extremum_of_slices
 from hpcprof.profiles.columns.unique import numbered, numbered_rows, rows_by_key
-from hpcprof.profiles.timeline import AFTER_ALL, LATEST, Ints, Table, concatenate
+from hpcprof.profiles.timeline import AFTER_ALL, LATEST, Ints, Mask, Table, concatenate
 
 LATE_SENDER, LATE_RECEIVER, WRONG_ORDER, BARRIER, N_TO_N, EARLY_REDUCE, LATE_BROADCAST, COMPLETION = range(8)
 PATTERNS = (
@@ -44,6 +45,8 @@ _WAITS_FOR_OTHERS = re.compile(
 _MIN_REPEATED, _LONGEST_PAST = 0.9, 64
 """Minimum share of predictable receives of a rank that names the senders, and maximum number of receives
 before each that may predict it."""
+
+_NO_ROWS = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True)
@@ -98,7 +101,7 @@ def blocked_sends(run: RunMpi) -> Ints:
     return sends[(waited > 0) & (calls.length[call] > _NEARLY * waited)]
 
 
-def scan_predecessors(run: RunMpi, rows: Ints) -> tuple[Ints, Ints]:
+def _scan_predecessors(run: RunMpi, rows: Ints) -> tuple[Ints, Ints]:
     """Return the operations of scans, paired with that of the previous rank and the latest of earlier ranks.
 
     ``rows``, of shape (m, n), are as in `collective_tables`, which has the ranks of a communicator in their
@@ -112,20 +115,47 @@ def scan_predecessors(run: RunMpi, rows: Ints) -> tuple[Ints, Ints]:
     return waiters, np.concatenate([rows[:, :-1].ravel(), last.ravel()])
 
 
-def blocked_givers(run: RunMpi, rows: Ints) -> tuple[Ints, Ints]:
-    """Return the operations that send to a root and end after its call began, with the root's operation.
+class CollectiveNeeds(NamedTuple):
+    """The operations that wait in the collectives of one operation and communicator; by position."""
 
-    Like a send, such an operation waits if its data are not buffered. Each collective of ``rows``, of shape
-    (m, n) as in `collective_tables`, has its root among the ranks.
+    op: str
+    together: Ints
+    """The collectives in which some ranks wait until all have begun; shape (m, n)."""
+    waits: Mask
+    """The operations of ``together`` that wait; shape (m, n)."""
+    waiters: Ints
+    awaited: Ints
+    """The operations that wait for one other operation to begin, and these; shape (p,)."""
+
+
+def collective_needs(run: RunMpi, inside: Mask | None = None) -> Iterator[CollectiveNeeds]:
+    """Yield the operations that wait in collectives: for all ranks, for those before them, or for the root.
+
+    ``inside`` is a mask of the calls: collectives with other calls are left out.
     """
     ops, calls = run.operations, run.calls
-    is_root = ops.rank[rows] == ops.root[rows[:, :1]]
-    root = np.broadcast_to(rows[is_root][:, np.newaxis], rows.shape)
-    waiters, root = rows[~is_root], root[~is_root]
-    arrival = calls.start[ops.begin[root]]
-    call = ops.completes[waiters]
-    blocked = (arrival > calls.start[call]) & (calls.end[call] > arrival)
-    return waiters[blocked], root[blocked]
+    for op, rows in collective_tables(run):
+        if inside is not None:
+            rows = rows[(inside[ops.begin[rows]] & inside[ops.completes[rows]]).all(axis=1)]
+        name = ops.ops[op]
+        if run.waits_for_all(op, rows):
+            yield CollectiveNeeds(name, rows, np.ones(rows.shape, bool), _NO_ROWS, _NO_ROWS)
+        elif name in PREFIX:
+            none = rows[:0]
+            yield CollectiveNeeds(name, none, none != NONE, *_scan_predecessors(run, rows))
+        elif name in FROM_ROOT | TO_ROOT:
+            is_root = ops.rank[rows] == ops.root[rows[:, :1]]
+            has_root = is_root.any(axis=1)
+            rows, is_root = rows[has_root], is_root[has_root]
+            root = np.broadcast_to(rows[is_root][:, np.newaxis], rows.shape)
+            waiters, root = rows[~is_root], root[~is_root]
+            if name in FROM_ROOT:
+                yield CollectiveNeeds(name, rows[:0], is_root[:0], waiters, root)
+                continue
+            # Like a send, an operation that gives data waits if these are not buffered.
+            arrival, call = calls.start[ops.begin[root]], ops.completes[waiters]
+            held = (arrival > calls.start[call]) & (calls.end[call] > arrival)
+            yield CollectiveNeeds(name, rows, is_root, waiters[held], root[held])
 
 
 def _waits_between(run: RunMpi, call: Ints, pattern: Ints | int, arrival: Ints) -> Waits:
@@ -223,34 +253,17 @@ def _earliest_later_sends(rank: Ints, call: Ints, sent: Ints) -> Ints:
 
 
 def _waits_of_collectives(run: RunMpi) -> Iterator[Waits]:
-    ops, start = run.operations, run.calls.start
-    for op, rows in collective_tables(run):
-        name = ops.ops[op]
-        arrival = start[ops.begin[rows]]
-        if run.waits_for_all(op, rows):
-            last = np.take_along_axis(rows, arrival.argmax(axis=1)[:, None], axis=1)
-            pattern = BARRIER if name == "Barrier" else N_TO_N
-            yield _waits_between(run, *_broadcast_waits(ops.completes[rows], pattern, ops.begin[last]))
-            ends, last_rows = last_to_complete(run, rows)
-            yield _until_progress(run, ends, last_rows, pattern)
-        elif name in PREFIX:
-            waiters, other = scan_predecessors(run, rows)
-            yield _waits_between(run, ops.completes[waiters], N_TO_N, ops.begin[other])
-        root = ops.root[rows[:, 0]]
-        rows, root, arrival = rows[root != NONE], root[root != NONE], arrival[root != NONE]
-        is_root = ops.rank[rows] == root[:, None]
-        if not len(rows) or not is_root.any(axis=1).all():
-            continue
-        waiters = rows[is_root]
-        if name in FROM_ROOT:
-            yield _waits_between(
-                run, *_broadcast_waits(ops.completes[rows], LATE_BROADCAST, ops.begin[waiters][:, None])
-            )
-        if name in TO_ROOT:
-            last = np.take_along_axis(rows, arrival.argmax(axis=1)[:, None], axis=1)[:, 0]
-            yield _waits_between(run, ops.completes[waiters], EARLY_REDUCE, ops.begin[last])
-            givers, takers = blocked_givers(run, rows)
-            yield _waits_between(run, ops.completes[givers], LATE_RECEIVER, ops.begin[takers])
+    ops = run.operations
+    for need in collective_needs(run):
+        rows, gives = need.together, need.op in TO_ROOT
+        for_all = EARLY_REDUCE if gives else BARRIER if need.op == "Barrier" else N_TO_N
+        for_one = LATE_RECEIVER if gives else LATE_BROADCAST if need.op in FROM_ROOT else N_TO_N
+        latest = run.calls.start[ops.begin[rows]].argmax(axis=1)[:, np.newaxis]
+        last = np.broadcast_to(np.take_along_axis(rows, latest, axis=1), rows.shape)[need.waits]
+        yield _waits_between(run, ops.completes[rows[need.waits]], for_all, ops.begin[last])
+        if not gives:
+            yield _until_progress(run, *last_to_complete(run, rows), for_all)
+        yield _waits_between(run, ops.completes[need.waiters], for_one, ops.begin[need.awaited])
 
 
 def last_to_complete(run: RunMpi, rows: Ints) -> tuple[Ints, Ints]:
@@ -264,10 +277,6 @@ def last_to_complete(run: RunMpi, rows: Ints) -> tuple[Ints, Ints]:
     last_rows = np.broadcast_to(np.take_along_axis(rows, last, axis=1), rows.shape)
     other = rows != last_rows
     return rows[other], last_rows[other]
-
-
-def _broadcast_waits(call: Ints, pattern: int, arrival: Ints) -> tuple[Ints, int, Ints]:
-    return call.ravel(), pattern, np.broadcast_to(arrival, call.shape).ravel()
 
 
 def _completions(run: RunMpi, waits: Waits) -> Iterator[Waits]:
