@@ -829,7 +829,12 @@ def test_each_further_start_of_a_job_has_folders_of_its_own(tmp_path: Path) -> N
         assert start_job(tmp_path, asked, []).wait() == 0
         written = (folder / "logs/rank00000.out").read_text()
         assert written == f"{folder}/profiles/rank00000\n"
+        (tmp_path / "telemetry").mkdir(exist_ok=True)
+        (tmp_path / "telemetry/mine").write_text(f"{folder}\n")
     assert (tmp_path / "state/attempt").read_text() == "3\n"
+    # The samples of the last start alone are those of the run.
+    for attempt, folder in ((1, tmp_path), (2, tmp_path / "attempts/2")):
+        assert (tmp_path / f"attempts/{attempt}/telemetry/mine").read_text() == f"{folder}\n"
 
 
 def test_a_worker_that_torchrun_starts_again_has_failed_no_more(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from array import array
 from collections.abc import Iterator, Mapping
@@ -141,8 +142,11 @@ class EnergySoFar:
     def joules(self) -> float | None:
         """Return the energy in joules; None as long as no counter was read twice."""
         for path in sorted(self._folder.glob("*.jsonl")):
-            reading = self._readings.setdefault(path, _EnergyFile(path.stem))
             with suppress(OSError), path.open("rb") as file:
+                reading = self._readings.get(path)
+                # A job that starts again begins a new file.
+                if reading is None or file.seek(0, os.SEEK_END) < reading.offset:
+                    reading = self._readings[path] = _EnergyFile(path.stem)
                 file.seek(reading.offset)
                 whole, _, _ = file.read(_MAX_READ_BYTES).rpartition(b"\n")
                 reading.offset += len(whole) + bool(whole)

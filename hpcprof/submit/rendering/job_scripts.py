@@ -27,6 +27,8 @@ from hpcprof.workloads import catalogue
 
 ARRAY_TEMPLATE = "job/array.sh.j2"
 
+_HERE_DOCUMENT = re.compile(r"(?<!<)<<-?\s*(['\"]?)(\w+)\1.*?^\s*\2$", re.MULTILINE | re.DOTALL)
+
 
 def render_scripts(
     site: Site,
@@ -44,7 +46,27 @@ def render_scripts(
     launch, program = launch_command(site, job), _program(site, job, scheduler)
     rendering = Rendering(absolute_path(run_directory), command_line, launch, program, template)
     texts = render(site, job, rendering)
-    return {**texts, JOB_SCRIPT: _move_script(script, run_directory)} if script else texts
+    texts |= {JOB_SCRIPT: _move_script(script, run_directory)} if script else {}
+    if scheduler.arrays:
+        check_directives(texts[JOB_SCRIPT], (scheduler.arrays.mark,), script or template or Path(JOB_SCRIPT))
+    return texts
+
+
+def check_directives(text: str, marks: tuple[str, ...], file: Path) -> None:
+    """Check that no directive of a script comes after its first command, where batch systems ignore it.
+
+    ``marks`` are the beginnings of directives. Scripts within the script have directives of their own.
+    """
+    following = _HERE_DOCUMENT.sub("", text).split("\n")[len(_head(text)) :]
+    for line in following:
+        if line.startswith(marks):
+            late = f"{line!r} comes after the command {following[0]!r}"
+            raise UsageError(f"{file}: {late}, so that the scheduler would ignore it: move it up.")
+
+
+def _head(text: str) -> list[str]:
+    """Return the lines of a script before its first command."""
+    return list(takewhile(lambda line: not line.strip() or line.startswith("#"), text.split("\n")))
 
 
 def render_masked(
@@ -148,9 +170,7 @@ def render_array_script(
     pattern = f"/{member_directory(directory, arrays.index_in_path).name}/"
     shared = (arrays.shared,) if arrays.shared else ()
     for member, text in zip(names, job_scripts, strict=True):
-        # Batch systems read directives up to the first command.
-        head = takewhile(lambda line: not line.strip() or line.startswith("#"), text.split("\n"))
-        lines = [line for line in head if line.startswith(arrays.mark)]
+        lines = [line for line in _head(text) if line.startswith(arrays.mark)]
         sets.append(
             [line.replace(member, names[0] if line.startswith(shared) else pattern) for line in lines]
         )

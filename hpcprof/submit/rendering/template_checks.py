@@ -10,6 +10,7 @@ from hpcprof.common.errors import UsageError, unknown
 from hpcprof.submit.jobs.job import JobSpec
 from hpcprof.submit.jobs.request import make_job
 from hpcprof.submit.rendering.inheritance import ParsedTemplate, inheritance
+from hpcprof.submit.rendering.job_scripts import check_directives
 from hpcprof.submit.rendering.templates import render, template_environment, template_files
 from hpcprof.submit.schedulers.registry import find_scheduler
 from hpcprof.submit.schedulers.scheduler import JOB_SCRIPT, WRAPPER, Rendering
@@ -27,6 +28,7 @@ def check_template(file: Path) -> None:
     site = load_site("local")
     job = make_job(site, JobSpec(("true",)))
     texts = render(site, job, Rendering(Path("/run"), ["hpcprof"], ["mpiexec", "-n", "1"], ["true"], file))
+    check_directives(texts[JOB_SCRIPT], ("#SBATCH ", "#PBS "), file)
     chain = inheritance(template_environment(file, find_scheduler(site.scheduler)), file.name)
     valid = {block.name for template in chain[1:] for block in template.tree.find_all(nodes.Block)}
     for statement in chain[0].tree.body if valid else ():

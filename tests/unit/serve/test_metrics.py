@@ -116,4 +116,6 @@ def test_the_energy_of_a_running_run_is_read_on(tmp_path: Path) -> None:
     with file.open("a") as more:
         more.write(half[9:] + "\nno line\n" + json.dumps(turned) + "\n[4.0, [90.0], [700.0, 20.0]]\n")
     assert energy.joules(running) == {"r1": 350.0}  # a counter that begins anew adds nothing
+    file.write_text("".join(json.dumps(line) + "\n" for line in [lines[0], lines[1], lines[3]]))
+    assert energy.joules(running) == {"r1": 100.0}  # the job has begun again
     assert energy.joules(running[1:]) == {}

@@ -109,7 +109,7 @@ def test_the_directives_and_the_shell_of_a_users_template_are_the_arrays_too(tmp
     template = tmp_path / "mine.sh.j2"
     template.write_text(
         "#!/bin/bash -l\n#SBATCH --exclusive\n#SBATCH --output={{ run_directory }}/mine.txt\n\n# more\n"
-        "#SBATCH --nice\ntrue\n#SBATCH --after-a-command\nrun_dir={{ run_directory }}\n"
+        "#SBATCH --nice\ntrue\nrun_dir={{ run_directory }}\n"
     )
     site = load_site("generic-slurm")
     script, _ = render_array(site, echoing(site, "a", "b"), tmp_path / "s", ["hpcprof"], template=template)
@@ -121,3 +121,17 @@ def test_the_directives_and_the_shell_of_a_users_template_are_the_arrays_too(tmp
         "#SBATCH --nice",
         "#SBATCH --array=0-1",
     ]
+
+
+@pytest.mark.parametrize("edited", [True, False])
+def test_directives_that_the_scheduler_would_not_read_are_refused(tmp_path: Path, edited: bool) -> None:
+    file = tmp_path / "mine.sh"
+    file.write_text("#!/bin/bash\nexport A=1\n#SBATCH --nodes=2\nrun_dir=/runs/1\n")
+    files = {"script": file} if edited else {"template": file}
+    site, local = load_site("generic-slurm"), load_site("local")
+    (job,) = echoing(site, "a")
+    with pytest.raises(UsageError, match="'#SBATCH --nodes=2' comes after the command 'export A=1'"):
+        render_scripts(site, job, tmp_path / "run", ["hpcprof"], **files)
+    # On this machine they have no effect wherever they are.
+    (job,) = echoing(local, "a")
+    render_scripts(local, job, tmp_path / "run", ["hpcprof"], **files)

@@ -39,6 +39,11 @@ def launch(text: str) -> str:
             "line 5: 'nonsense' is",
         ),
         (EXTENDS + '{% block modules %}\n{% include "no.j2" %}{% endblock %}', "mine.sh.j2, line 3: "),
+        (
+            EXTENDS + "{% block directives %}\nulimit -s 9\n{{ super() }}{% endblock %}",
+            "'#SBATCH --job-name=true' comes after the command 'ulimit -s 9'",
+        ),
+        ("#!/bin/bash\nmodule list\n#PBS -l select=2\n", "'#PBS -l select=2' comes after the command"),
     ],
 )
 def test_what_a_template_would_lose_is_named_with_its_line(tmp_path: Path, text: str, says: str) -> None:
@@ -53,6 +58,7 @@ def test_what_a_template_would_lose_is_named_with_its_line(tmp_path: Path, text:
     "text",
     [
         "#!/bin/bash\necho a plain script\n",
+        "#SBATCH -n 1\n\ncat <<'EOF' >other.sh\n#SBATCH -n 2\nEOF\n##SBATCH -n 3\n",
         EXTENDS + "{% block prologue %}{{ super() }}{% block mine %}{% endblock %}{% endblock %}",
         launch(f"# for the log\n{WRAPPER}\n# kept\nstatus=$?"),
         launch(f"set -o pipefail\n{WRAPPER} | tee log\nstatus=$?"),
