@@ -1,6 +1,6 @@
 """Collectives and messages across ranks: latency and bandwidth, and how far apart the ranks begin them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,12 +86,12 @@ def collectives(parts: Sequence[Listed], results: Mapping[str, pd.DataFrame]) ->
     between the starts of the first and the last rank on the aligned clocks
     (`hpcprof.analysis.collectives.clock_alignment.align_clocks`).
     """
-    return outcome_of(in_order(parts), parts, NO_COLLECTIVES, _NO_MATCH_REASON, _null_sentences)
+    return outcome_of(in_order(parts), parts, NO_COLLECTIVES, _NO_MATCH_REASON, _NULLS_OF_COLLECTIVES)
 
 
 def collectives_summary(parts: Sequence[Listed], results: Mapping[str, pd.DataFrame]) -> Outcome:
     """Return the medians of the collectives of each operation, communicator and size, by total latency."""
-    return outcome_of(by_latency(parts), parts, NO_COLLECTIVES, _NO_MATCH_REASON, _null_sentences)
+    return outcome_of(by_latency(parts), parts, NO_COLLECTIVES, _NO_MATCH_REASON, _NULLS_OF_COLLECTIVES)
 
 
 def outcome_of(
@@ -99,20 +99,22 @@ def outcome_of(
     parts: Sequence[Listed],
     unrecorded: str,
     nothing: str,
-    null_sentences: Callable[[NullReasons, str], list[str]],
+    null_sentences: Mapping[str, str],
 ) -> Outcome:
     """Return the listed rows of all communicators, with the reason for missing rows.
 
     ``unrecorded`` is the reason if nothing was recorded, and ``nothing`` if nothing is matched;
-    ``null_sentences`` returns a sentence for each cause of missing values.
+    ``null_sentences`` has a sentence for each field of `NullReasons`, and for ``missing`` ranks.
     """
     if not parts:
         return no_rows(unrecorded)
     problems = in_few_sentences([problem for part in parts for problem in part.problems])
     if not columns:
         return no_rows("; ".join(problems) or nothing)
-    null_reasons = NullReasons.of_all([part.null_reasons for part in parts])
-    return Outcome(columns, "; ".join([*problems, *null_sentences(null_reasons, parts[0].missing)]))
+    values = msgspec.structs.asdict(NullReasons.of_all([part.null_reasons for part in parts]))
+    values |= {"missing": parts[0].missing, "uncounted": values["uncounted"] and not values["unnamed"]}
+    nulls = (sentence.format(**values) for name, sentence in null_sentences.items() if values[name])
+    return Outcome(columns, "; ".join([*problems, *nulls]))
 
 
 def join_columns(tables: Sequence[Columns]) -> Columns:
@@ -215,33 +217,19 @@ def nullable(values: NDArray[Any], is_known: Mask) -> NDArray[Any]:
     return values if is_known.all() else np.where(is_known, values, object_array([None]))
 
 
-def _null_sentences(null_reasons: NullReasons, missing: str) -> list[str]:
-    reasons = []
-    if null_reasons.fused:
-        reasons.append(
-            f"{null_reasons.fused} collectives were launched in groups that share a kernel: they have the "
-            "latency of the group and no bandwidth"
-        )
-    if missing:
-        reasons.append(f"{missing}: latencies may include waiting for them")
-    if null_reasons.unsized:
-        reasons.append(
-            "some sizes are unknown: they need NCCL's payloads in nsys exports, record_shapes=True in CPU "
-            "traces of PyTorch, and the column bytes in a table of operations"
-        )
-    if null_reasons.unnamed:
-        reasons.append("communicators are unknown: all ranks are assumed to share one")
-    elif null_reasons.uncounted:
-        reasons.append(
-            "the sizes of communicators, and so bandwidths, are unknown: the profiles do not contain them "
-            "and may not cover all ranks"
-        )
-    if null_reasons.unaligned:
-        reasons.append(
-            f"clocks are aligned from 2 ranks and {MIN_COLLECTIVES} all-reduces, all-gathers or barriers on; "
-            "with fewer, first, last and spread are unknown"
-        )
-    return reasons
+_NULLS_OF_COLLECTIVES = {
+    "fused": "{fused} collectives were launched in groups that share a kernel: they have the latency of the "
+    "group and no bandwidth",
+    "missing": "{missing}: latencies may include waiting for them",
+    "unsized": "some sizes are unknown: they need NCCL's payloads in nsys exports, record_shapes=True in CPU "
+    "traces of PyTorch, and the column bytes in a table of operations",
+    "unnamed": "communicators are unknown: all ranks are assumed to share one",
+    "uncounted": "the sizes of communicators, and so bandwidths, are unknown: the profiles do not contain "
+    "them and may not cover all ranks",
+    "unaligned": f"clocks are aligned from 2 ranks and {MIN_COLLECTIVES} all-reduces, all-gathers or "
+    "barriers on; with fewer, first, last and spread are unknown",
+}
+"""The sentence for each reason for nulls (`NullReasons`), and for ranks that are missing."""
 
 
 NO_MESSAGES = "no rank has sends or receives"
@@ -271,12 +259,12 @@ def point_to_point(parts: Sequence[Listed], results: Mapping[str, pd.DataFrame])
     share a kernel. ``last_rank`` is the rank that began last, and ``spread_ns`` the time between both starts
     on the aligned clocks (`hpcprof.analysis.collectives.pair_matching.align_pairs`).
     """
-    return outcome_of(in_order(parts), parts, NO_MESSAGES, NO_MESSAGES, _null_sentences_of_messages)
+    return outcome_of(in_order(parts), parts, NO_MESSAGES, NO_MESSAGES, _NULLS_OF_MESSAGES)
 
 
 def point_to_point_summary(parts: Sequence[Listed], results: Mapping[str, pd.DataFrame]) -> Outcome:
     """Return the medians of the messages of each pair, communicator and size, by total latency."""
-    return outcome_of(by_latency(parts), parts, NO_MESSAGES, NO_MESSAGES, _null_sentences_of_messages)
+    return outcome_of(by_latency(parts), parts, NO_MESSAGES, NO_MESSAGES, _NULLS_OF_MESSAGES)
 
 
 def _message_table(pair: MatchedPairs, clock: AlignedClocks | None) -> Columns:
@@ -305,20 +293,12 @@ def _message_table(pair: MatchedPairs, clock: AlignedClocks | None) -> Columns:
     }
 
 
-def _null_sentences_of_messages(null_reasons: NullReasons, missing: str) -> list[str]:
-    reasons = []
-    if null_reasons.fused:
-        reasons.append(
-            f"{null_reasons.fused} messages share a kernel with others: they have the latency of the group "
-            "and no bandwidth"
-        )
-    if null_reasons.unsized:
-        reasons.append("sizes are unknown if the profiles have no payloads of NCCL's calls")
-    if null_reasons.unnamed:
-        reasons.append("communicators are unknown: all ranks are assumed to share one")
-    if null_reasons.unaligned:
-        reasons.append(
-            f"the clocks of two ranks are aligned from {MIN_COLLECTIVES} messages on, in both directions or "
-            "with receives that wait; otherwise the last rank and the spread are unknown"
-        )
-    return [*reasons, missing] if missing else reasons
+_NULLS_OF_MESSAGES = {
+    "fused": "{fused} messages share a kernel with others: they have the latency of the group and no "
+    "bandwidth",
+    "unsized": "sizes are unknown if the profiles have no payloads of NCCL's calls",
+    "unnamed": _NULLS_OF_COLLECTIVES["unnamed"],
+    "unaligned": f"the clocks of two ranks are aligned from {MIN_COLLECTIVES} messages on, in both "
+    "directions or with receives that wait; otherwise the last rank and the spread are unknown",
+    "missing": "{missing}",
+}

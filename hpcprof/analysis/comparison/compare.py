@@ -18,7 +18,12 @@ from hpcprof.analysis.comparison.run_differences import describe_differences
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.run_data import RunData
 from hpcprof.analysis.gpu_time.breakdown import PARTS
-from hpcprof.analysis.statistics.confidence_intervals import CONFIDENCE, RATIO_DIGITS, correlation_factor
+from hpcprof.analysis.statistics.confidence_intervals import (
+    CONFIDENCE,
+    RATIO_DIGITS,
+    correlation_factor,
+    error_of_difference,
+)
 from hpcprof.analysis.steps.run_step import account_of_all_steps, step_series
 from hpcprof.analysis.steps.step_set import COUNTED, StepRule, step_set
 from hpcprof.common.units import counted
@@ -570,14 +575,9 @@ def _welch_estimate(difference: float, many: tuple[float, float, float], few: tu
     ``many`` has the variance of a value, the share of it that the mean has (leverage), and its degrees of
     freedom; ``few`` has the variance and the number of values.
     """
-    few_error, freedom = _shrunken_variance(*few, many[0])
-    parts = few_error / few[1], many[0] * many[1]
-    variance = sum(parts)
-    if not variance:
-        return Estimate(difference, 0.0, many[2] + few[1] - 1)
-    # Welch and Satterthwaite, by shares because the square of a tiny variance would underflow.
-    shares = (parts[0] / variance) ** 2 / freedom + (parts[1] / variance) ** 2 / many[2]
-    return Estimate(difference, math.sqrt(variance), 1 / shares)
+    variance, freedom = _shrunken_variance(*few, many[0])
+    error = error_of_difference((variance / few[1], freedom), (many[0] * many[1], many[2]))
+    return Estimate(difference, *error)
 
 
 def paired_estimate(a: Floats, b: Floats, noise: float | None = None) -> Estimate:

@@ -125,10 +125,8 @@ def collective_difference(runs: Sequence[RunData], against: Sequence[RunData]) -
         return no_rows(_UNRECORDED)
     exposed: list[Counter[Hashable]] = [Counter(), Counter()]
     for totals, (table, steps) in zip(exposed, sides, strict=True):
-        for kind, time in zip(
-            zip(table["op"], table["comm_ranks"], strict=True), table["exposed_ns"], strict=True
-        ):
-            totals[kind] += time / steps
+        for op, ranks, time in table[["op", "comm_ranks", "exposed_ns"]].itertuples(index=False):
+            totals[op, ranks] += time / steps
     rows = []
     for kind in dict.fromkeys((*a, *b)):
         row = _row(a.get(kind, {}), b.get(kind, {}))
@@ -212,12 +210,8 @@ def _collectives(side: Sequence[RunData]) -> pd.DataFrame:
     """Return the collectives of a side inside steps; those that one kernel carries out count once."""
     table = pd.concat([run.tables["rank_collectives"] for run in side], ignore_index=True)
     table = table[(table["part"] == 0) & table["step"].notna()]
-    typed: pd.DataFrame = table.assign(
-        **{
-            name: table[name].astype(object).where(table[name].notna(), None)
-            for name in ("comm_ranks", "bytes")
-        }
-    )
+    sizes = table[["comm_ranks", "bytes"]].astype(object)
+    typed: pd.DataFrame = table.assign(**dict(sizes.where(sizes.notna(), None).items()))
     return typed
 
 

@@ -25,6 +25,7 @@ from hpcprof.analysis.explain.explanation import (
     Finding,
     NotJudged,
     OnceStep,
+    unpriced_finding,
 )
 from hpcprof.analysis.explain.findings import estimated_finding
 from hpcprof.analysis.explain.inputs import ExplainInputs
@@ -73,9 +74,6 @@ _KEEP_ON_GPU = (
     "Keep data on the GPU between kernels (OpenMP: target enter data, or one target data region around the "
     "loop; OpenACC: data), copy only what changes, and from pinned memory."
 )
-
-_NO_SAVING = (None, None, None, None)
-"""The saving of a finding without an estimate, its interval and its share."""
 
 RECURRING = 3
 """Minimum number of occasions of long steps that show that the program causes them."""
@@ -361,9 +359,9 @@ def incomplete_capture(inputs: ExplainInputs) -> Iterator[Finding]:
     lacking = tuple(rank for rank, losses in inputs.losses.items() if losses)
     if not lacking and not inputs.coverage:
         return
-    missing: tuple[Evidence, ...] = ()
+    missing: list[tuple[Evidence, str]] = []
     if inputs.coverage and len(rows := inputs.tables["rank_collectives"]):
-        missing = tuple(largest("rank_collectives", "world_ranks", rows)[:1])
+        missing = [(item, "") for item in largest("rank_collectives", "world_ranks", rows)[:1]]
     rank_losses = [(rank, loss) for rank in lacking for loss in inputs.losses[rank]]
     rank_losses.sort(key=lambda rank_loss: rank_loss[1].kind is not LossKind.FAILED)
     sentences = [loss.sentence for _, loss in sum_losses(rank_losses)]
@@ -377,9 +375,8 @@ def incomplete_capture(inputs: ExplainInputs) -> Iterator[Finding]:
     if inputs.coverage:
         sentences.insert(0, inputs.coverage)
     where, remedy = "; ".join(sentences), " ".join(dict.fromkeys(remedies))
-    yield Finding(
-        Cause.CAPTURE_INCOMPLETE, lacking or inputs.ranks, where, *_NO_SAVING, missing, remedy, "high"
-    )
+    ranks = lacking or inputs.ranks
+    yield unpriced_finding(Cause.CAPTURE_INCOMPLETE, ranks, where, missing, remedy, "high")
 
 
 def copies_without_steps(inputs: ExplainInputs) -> Iterator[Finding]:
@@ -404,9 +401,9 @@ def copies_without_steps(inputs: ExplainInputs) -> Iterator[Finding]:
         for name, row in largest_first[:2].iterrows()
     ]
     where = f"the capture, of which they are {share:.0f} % ({'; '.join(amounts)})"
-    evidence = tuple(largest("breakdown", "exposed_mem_ns", breakdown)[:1])
+    evidence = [(item, "") for item in largest("breakdown", "exposed_mem_ns", breakdown)[:1]]
     ranks = tuple(sorted(times["rank"].astype(int).tolist()))
-    yield Finding(Cause.BLOCKING_COPY, ranks, where, *_NO_SAVING, evidence, _KEEP_ON_GPU, "medium")
+    yield unpriced_finding(Cause.BLOCKING_COPY, ranks, where, evidence, _KEEP_ON_GPU, "medium")
 
 
 def with_first_work(

@@ -30,7 +30,7 @@ from hpcprof.profiles.collective_operations import (
     TO_ROOT,
     WAITING,
 )
-from hpcprof.profiles.columns.unique import distinct, numbered_rows, position_in_group
+from hpcprof.profiles.columns.unique import distinct, numbered_rows, position_in_group, rows_by_key
 from hpcprof.profiles.readers.communicators import ranks_in_short
 from hpcprof.profiles.timeline import BEFORE_ALL, Ints, Mask
 
@@ -403,13 +403,8 @@ def _match_collectives(ops: MatchedOperations) -> tuple[Ints, int, int]:
     if not len(chosen):
         return match, 0, 0
     numbers, lost, absent = 0, 0, 0
-    comm = ops.comm[chosen]
-    by_comm = np.argsort(comm, kind="stable")
-    bounds = np.searchsorted(comm[by_comm], np.arange(len(ops.members) + 1))
-    for number, members in enumerate(ops.members):
-        rows = chosen[by_comm[bounds[number] : bounds[number + 1]]]
-        if not len(rows):
-            continue
+    for (number,), places in rows_by_key(ops.comm[chosen]):
+        rows, members = chosen[places], ops.members[number]
         if ops.comms[number] is None or ops.sizes[number] > len(members):
             absent += len(rows)
             continue
@@ -438,12 +433,10 @@ def collective_tables(run: RunMpi) -> list[tuple[int, Ints]]:
     chosen = np.flatnonzero((ops.match != NONE) & (ops.partner == NONE))
     if not len(chosen):
         return []
-    order = chosen[np.lexsort((ops.rank[chosen], ops.match[chosen], ops.op[chosen], ops.comm[chosen]))]
-    kind = ops.comm[order] * (len(ops.ops) + 1) + ops.op[order]
-    cuts = np.flatnonzero(np.diff(kind)) + 1
+    order = chosen[np.lexsort((ops.rank[chosen], ops.match[chosen]))]
     return [
-        (int(ops.op[rows[0]]), rows.reshape(-1, len(ops.members[int(ops.comm[rows[0]])])))
-        for rows in np.split(order, cuts)
+        (op, order[rows].reshape(-1, len(ops.members[comm])))
+        for (comm, op), rows in rows_by_key(ops.comm[order], ops.op[order])
     ]
 
 
@@ -533,13 +526,9 @@ def _pairs(run: RunMpi) -> Iterator[tuple[tuple[int, int], tuple[Ints, Ints]]]:
     sends = ops.matched_sends
     sends = sends[ops.rank[sends] != ops.peer[sends]]
     both = np.column_stack([sends, ops.partner[sends]])
-    sides = ops.rank[both]
-    order = np.lexsort((sides[:, 1], sides[:, 0]))
-    both, sides = both[order], sides[order]
-    cuts = np.flatnonzero(np.any(np.diff(sides, axis=0) != 0, axis=1)) + 1
-    for rows in np.split(both, cuts) if len(both) else []:
-        key = int(ops.rank[rows[0, 0]]), int(ops.rank[rows[0, 1]])
-        yield key, (calls.own_start[ops.begin[rows]], calls.own_end[ops.completes[rows]])
+    for (sender, receiver), places in rows_by_key(*ops.rank[both].T) if len(both) else []:
+        rows = both[places]
+        yield (sender, receiver), (calls.own_start[ops.begin[rows]], calls.own_end[ops.completes[rows]])
     for op, rows in collective_tables(run):
         if ops.ops[op] in ALIGNING:
             # The others end together.

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -85,9 +86,17 @@ class _RankRows:
     operations: Mapping[str, _Column]
     threads: Ints
 
+    def wide(self, *names: str) -> tuple[Ints, ...]:
+        """Return columns of the operations as int64."""
+        return tuple(self.operations[name].astype(np.int64) for name in names)
+
+    def with_operations(self, columns: Mapping[str, Ints]) -> _RankRows:
+        """Return the rows with other columns of operations."""
+        return replace(self, operations={**self.operations, **_shrink_columns(columns)})
+
     def ends(self, chosen: Ints) -> Ints:
         """Return when the calls that end some operations end, in ns on the clock of the rank."""
-        begin, end = (self.operations[name][chosen].astype(np.int64) for name in ("begin", "end"))
+        begin, end = (column[chosen] for column in self.wide("begin", "end"))
         last = np.where(end == NONE, begin, begin + end)
         return (self.calls["start"][last].astype(np.int64) + self.calls["length"][last]).astype(np.int64)
 
@@ -123,11 +132,11 @@ def _communicators(names: NumberedTexts, rows: Mapping[int, _RankRows]) -> Commu
     sizes = np.full(len(texts), NONE)
     members: list[list[int]] = [[] for _ in texts]
     for rank, rows_of_rank in rows.items():
-        comm = rows_of_rank.operations["comm"].astype(np.int64)
-        np.maximum.at(sizes, comm, rows_of_rank.operations["ranks"].astype(np.int64))
+        comm, ranks = rows_of_rank.wide("comm", "ranks")
+        np.maximum.at(sizes, comm, ranks)
         for number in np.unique(comm).tolist():
             members[number].append(rank)
-    return Communicators(texts, [np.array(sorted(ranks), np.int64) for ranks in members], sizes)
+    return Communicators(texts, [np.array(sorted(numbers), np.int64) for numbers in members], sizes)
 
 
 def _world_communicator(communicators: Communicators, rows: Mapping[int, _RankRows]) -> int | None:
@@ -147,22 +156,19 @@ def _world_communicator(communicators: Communicators, rows: Mapping[int, _RankRo
 def _messages(
     rows: _RankRows, comms: Communicators, world: int | None, message: Ints, sends: Ints
 ) -> RankMessages:
-    operations = rows.operations
-    op, comm, peer, within, tag = (
-        operations[name].astype(np.int64) for name in ("op", "comm", "peer", "within", "tag")
-    )
+    op, comm, peer, within, tag, begin = rows.wide("op", "comm", "peer", "within", "tag", "begin")
     sent, is_message = np.isin(op, sends), np.isin(op, message)
     peer = np.where(peer == NONE, comms.in_program(comm, within), peer)
-    begin = rows.calls["start"][operations["begin"]].astype(np.int64)
+    start = rows.calls["start"][begin].astype(np.int64)
     together, end = ~is_message & (comm == world), rows.ends(np.arange(len(op)))
-    return RankMessages(comm, peer, tag, sent, is_message & ~sent, together, begin, end)
+    return RankMessages(comm, peer, tag, sent, is_message & ~sent, together, start, end)
 
 
 def _with_messages(rows: _RankRows, places: Ints, comm: Ints, peer: Ints, tag: Ints) -> _RankRows:
-    columns = {name: rows.operations[name].astype(np.int64) for name in ("comm", "peer", "tag")}
+    columns = dict(zip(("comm", "peer", "tag"), rows.wide("comm", "peer", "tag"), strict=True))
     for name, values in (("comm", comm), ("peer", peer), ("tag", tag)):
         columns[name][places] = values
-    return replace(rows, operations={**rows.operations, **_shrink_columns(columns)})
+    return rows.with_operations(columns)
 
 
 class RunLists(msgspec.Struct, dict=True):
@@ -240,9 +246,9 @@ class RunLists(msgspec.Struct, dict=True):
         }
         rows = dict(self._added)
         for rank, names in named_communicators(unnamed).items():
-            columns = {"comm": rows[rank].operations["comm"].astype(np.int64)}
-            columns["comm"][places[rank]] = self.comms.add_all(names)
-            rows[rank] = replace(rows[rank], operations={**rows[rank].operations, **_shrink_columns(columns)})
+            (comm,) = rows[rank].wide("comm")
+            comm[places[rank]] = self.comms.add_all(names)
+            rows[rank] = rows[rank].with_operations({"comm": comm})
         return rows
 
     @cached_property
@@ -286,14 +292,13 @@ class RunLists(msgspec.Struct, dict=True):
 
     def _partners(self, rows: _RankRows) -> Ints:
         message = np.isin(rows.operations["op"], self.ops.chosen(POINT_TO_POINT))
-        peer = rows.operations["peer"].astype(np.int64)
-        comm, within = (rows.operations[name].astype(np.int64) for name in ("comm", "within"))
+        comm, peer, within = rows.wide("comm", "peer", "within")
         peer = np.where(peer == NONE, self.communicators.in_program(comm, within), peer)
         return np.where(message & np.isin(peer, self.ranks), peer, NONE)
 
     def _message_columns(self, rank: int, rows: _RankRows, peer: _Column, chosen: Ints) -> tuple[Ints, ...]:
         """Return communicator, sender, receiver, tag of some messages, and whether they are sent."""
-        comm, tag = (rows.operations[name][chosen].astype(np.int64) for name in ("comm", "tag"))
+        comm, tag = (column[chosen] for column in rows.wide("comm", "tag"))
         sends = np.isin(rows.operations["op"][chosen], self.ops.chosen(_SENDS))
         ranks, other = np.full(len(chosen), rank), peer[chosen]
         return comm, np.where(sends, ranks, other), np.where(sends, other, ranks), tag, sends.astype(np.int64)
@@ -318,7 +323,7 @@ class RunLists(msgspec.Struct, dict=True):
         counts: list[list[int]] = [[] for _ in communicators.names]
         for rows in self._rows.values():
             message = np.isin(rows.operations["op"], self.ops.chosen(POINT_TO_POINT))
-            comm = rows.operations["comm"].astype(np.int64)
+            (comm,) = rows.wide("comm")
             collectives = np.bincount(comm[~message & (comm != NONE)], minlength=len(communicators.names))
             for number in np.unique(comm).tolist():
                 counts[number].append(int(collectives[number]))
@@ -334,7 +339,7 @@ class RunLists(msgspec.Struct, dict=True):
     def _unmatched_collectives(self, rows: _RankRows) -> Mask:
         """Return a mask of the collectives without a counterpart; shape (operations,)."""
         message = np.isin(rows.operations["op"], self.ops.chosen(POINT_TO_POINT))
-        comm = rows.operations["comm"].astype(np.int64)
+        (comm,) = rows.wide("comm")
         chosen = np.flatnonzero(~message)
         result = np.zeros(len(comm), bool)
         result[chosen] = position_in_group(comm[chosen] + 1) >= self.limits[comm[chosen]]
@@ -342,12 +347,8 @@ class RunLists(msgspec.Struct, dict=True):
 
     def windows(self) -> Iterator[RowWindow]:
         """Yield the windows of the run; all of it is one if nothing divides it."""
-        cuts = self._cuts
-        ends: list[dict[int, int] | None] = [*cuts, None]
-        begin: dict[int, int] | None = None
-        for end in ends:
+        for begin, end in pairwise((None, *self._cuts, None)):
             yield self._window(begin, end)
-            begin = end
 
     def _window(self, begin: dict[int, int] | None, end: dict[int, int] | None) -> RowWindow:
         calls: list[dict[str, Ints]] = []
@@ -384,7 +385,7 @@ class RunLists(msgspec.Struct, dict=True):
             ops["left"] = self._unmatched_collectives(rows)[chosen].astype(np.int64)
             ops["root"] = self.communicators.in_program(ops["comm"], ops["root"])
             operations.append({"rank": np.full(len(chosen), rank), "row": chosen, **ops})
-        return RowWindow(_join_columns(calls), _join_columns(operations), begin is None, end is None)
+        return RowWindow(_join_columns(calls), _join_columns(operations), end is None)
 
     @cached_property
     def _cuts(self) -> list[dict[int, int]]:
@@ -467,11 +468,10 @@ _OPERATION_COLUMNS = {
 
 
 class RowWindow(msgspec.Struct, frozen=True):
-    """The rows of a window: columns of calls and operations, and whether it is the first and the last one."""
+    """The rows of a window: columns of calls and operations, and whether it is the last one."""
 
     calls: Mapping[str, Ints]
     operations: Mapping[str, Ints]
-    first: bool
     last: bool
 
 

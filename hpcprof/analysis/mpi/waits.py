@@ -18,7 +18,7 @@ from hpcprof.analysis.mpi.run_lists import NONE
 from hpcprof.profiles.collective_operations import FROM_ROOT, PREFIX, TO_ROOT, mpi_function
 from hpcprof.profiles.columns.joins import latest_rows
 from hpcprof.profiles.columns.ordering import extremum_of_slices
-from hpcprof.profiles.columns.unique import numbered, numbered_rows, rows_by_key
+from hpcprof.profiles.columns.unique import numbered_rows, rows_by_key
 from hpcprof.profiles.timeline import AFTER_ALL, LATEST, Ints, Mask, Table, concatenate
 
 LATE_SENDER, LATE_RECEIVER, WRONG_ORDER, BARRIER, N_TO_N, EARLY_REDUCE, LATE_BROADCAST, COMPLETION = range(8)
@@ -468,9 +468,7 @@ def _last_message(run: RunMpi, call: Ints, arrival: Ints) -> tuple[Ints, Ints]:
 def _last_collectives(run: RunMpi, call: Ints, arrival: Ints) -> Iterator[tuple[Ints, Ints]]:
     """Yield the calls of both ranks in the last collective before the waits, for each kind of collective."""
     ops, calls = run.operations, run.calls
-    ranks, asking = numbered(calls.rank[call])
-    by_rank = np.argsort(asking, kind="stable")
-    bounds = np.searchsorted(asking[by_rank], np.arange(len(ranks) + 1))
+    waits_of_rank = {rank: places for (rank,), places in rows_by_key(calls.rank[call])}
     for op, rows in collective_tables(run):
         if not run.waits_for_all(op, rows):
             continue
@@ -478,10 +476,9 @@ def _last_collectives(run: RunMpi, call: Ints, arrival: Ints) -> Iterator[tuple[
         completing_call = ops.completes[rows]
         waiter, other = np.full(len(call), NONE), np.full(len(call), NONE)
         for column, rank in enumerate(members.tolist()):
-            at = int(np.searchsorted(ranks, rank))
-            if at == len(ranks) or ranks[at] != rank:
+            if rank not in waits_of_rank:
                 continue
-            waits = by_rank[bounds[at] : bounds[at + 1]]
+            waits = waits_of_rank[rank]
             partner = np.minimum(np.searchsorted(members, calls.rank[arrival[waits]]), len(members) - 1)
             place = np.searchsorted(completing_call[:, column], call[waits]) - 1
             is_member = (members[partner] == calls.rank[arrival[waits]]) & (place >= 0)

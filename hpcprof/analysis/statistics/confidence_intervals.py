@@ -47,13 +47,20 @@ def welch_interval(a: Floats, b: Floats, confidence: float) -> tuple[float, floa
 
 def welch_error(a: Floats, b: Floats) -> tuple[float, float]:
     """Return the standard error of ``mean(a) - mean(b)`` and its degrees of freedom; see `welch_interval`."""
-    error_a, error_b = float(np.var(a, ddof=1)) / len(a), float(np.var(b, ddof=1)) / len(b)
-    variance = error_a + error_b
+    parts = (float(np.var(a, ddof=1)) / len(a), len(a) - 1), (float(np.var(b, ddof=1)) / len(b), len(b) - 1)
+    return error_of_difference(*parts)
+
+
+def error_of_difference(a: tuple[float, float], b: tuple[float, float]) -> tuple[float, float]:
+    """Return the standard error of a difference, and its degrees of freedom (Welch and Satterthwaite).
+
+    ``a`` and ``b`` have the squared standard error of each side, and its degrees of freedom.
+    """
+    variance = a[0] + b[0]
     if variance == 0.0:
-        return 0.0, len(a) + len(b) - 2
+        return 0.0, a[1] + b[1]
     # Shares of the variance, because the square of a tiny variance would underflow to zero.
-    shares = (error_a / variance) ** 2 / (len(a) - 1) + (error_b / variance) ** 2 / (len(b) - 1)
-    return math.sqrt(variance), 1 / shares
+    return math.sqrt(variance), 1 / sum((part / variance) ** 2 / freedom for part, freedom in (a, b))
 
 
 def correlation_with_next(series: Floats) -> Floats:

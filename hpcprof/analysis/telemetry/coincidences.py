@@ -122,6 +122,11 @@ class RunSteps(NamedTuple):
     longest: Ints
     """The usual and the longest of their times, in ns; shape (n,)."""
 
+    @property
+    def extent(self) -> tuple[int, int]:
+        """The first and the last step."""
+        return int(self.last[0]), int(self.last[-1])
+
 
 class _TestedMetric(NamedTuple):
     """A metric of a device in each unit; ``sign`` is -1 where less of it makes steps longer."""
@@ -141,8 +146,7 @@ class _Subject(msgspec.Struct, frozen=True):
     name: str
     weights: Floats
     kept: Ints
-    first: int
-    last: int
+    extent: tuple[int, int]
 
 
 def coincidences(nodes: Sequence[NodeTelemetry], steps: RunSteps | None) -> Iterator[dict[str, Any]]:
@@ -226,14 +230,13 @@ def _subjects(steps: RunSteps) -> Iterator[_Subject]:
     unit = np.repeat(np.arange(len(steps.steps)), steps.steps)
     high = spikes(single_steps(steps))
     long = np.bincount(unit[high], minlength=len(steps.steps)).astype(float)
-    all_steps, first, last = np.arange(len(long)), int(steps.last[0]), int(steps.last[-1])
     if len(high):
         # As one spike each: a unit has several only where units are long.
-        yield _Subject("spikes", np.minimum(long, 1.0), all_steps, first, last)
+        yield _Subject("spikes", np.minimum(long, 1.0), np.arange(len(long)), steps.extent)
     calm = np.flatnonzero(long == 0)
     calm_steps = StepSeries(calm, steps.wall[calm], calm)
     if len(calm) >= MIN_UNITS and drift(calm_steps) is not None:
-        yield _Subject("drift", calm_steps.wall.astype(float), calm, first, last)
+        yield _Subject("drift", calm_steps.wall.astype(float), calm, steps.extent)
 
 
 def _times_of_long_steps(steps: RunSteps) -> tuple[Floats, Floats] | None:
@@ -294,7 +297,7 @@ def _beside_usual_steps(
             test, signed = varied[place], varied[place].sign * values[place]
             then, usual = float(np.nanmean(signed[:, 1])), float(np.nanmean(signed[:, [0, 2]]))
             if test.sign * (then - usual) > 0 and _differs(then, usual):
-                yield _row(test, "spikes", (int(steps.last[0]), int(steps.last[-1])), usual, then, p_value)
+                yield _row(test, "spikes", steps.extent, usual, then, p_value)
 
 
 def _ranks_around_mean(thirds: Floats) -> Floats:
@@ -442,7 +445,7 @@ def _worse_metrics(
             continue
         then, usual = float(series[worse & valid].mean()), float(np.median(series[~worse & valid]))
         if test.sign * (then - usual) > 0 and _differs(then, usual):
-            yield _row(test, subject.name, (subject.first, subject.last), usual, then, p_value)
+            yield _row(test, subject.name, subject.extent, usual, then, p_value)
 
 
 def _differs(mean: float, other: float, least: float = _MIN_DIFFERENCE) -> bool:
@@ -572,7 +575,7 @@ def _ranks_apart(tested: Sequence[_TestedMetric], steps: RunSteps) -> Iterator[d
                 1.0,
                 looks * _beyond_noise(test.sign * (values_by_rank[rank] - np.median(other_values, axis=0))),
             )
-            yield _row(test, "rank", (int(steps.last[0]), int(steps.last[-1])), usual, then, p_value)
+            yield _row(test, "rank", steps.extent, usual, then, p_value)
 
 
 def _waiting_ranks(nodes: Sequence[NodeTelemetry], steps: RunSteps) -> Iterator[dict[str, Any]]:
@@ -582,7 +585,7 @@ def _waiting_ranks(nodes: Sequence[NodeTelemetry], steps: RunSteps) -> Iterator[
     waits for pages that are no longer in memory, as far as these had been there before. Reclaiming memory
     takes CPU time in the kernel: the rank's kernel time beyond the least of all ranks.
     """
-    extent, span = steps.edges[[0, -1]], (int(steps.last[0]), int(steps.last[-1]))
+    extent = steps.edges[[0, -1]]
     for node in nodes:
         refault_rate = _rate(node.series.get(("node", "refaults")), extent)
         system = {rank: _rate(node.series.get((f"rank{rank}", "system_s")), extent) for rank in node.ranks}
@@ -605,7 +608,7 @@ def _waiting_ranks(nodes: Sequence[NodeTelemetry], steps: RunSteps) -> Iterator[
             ):
                 if then >= 100 * _MIN_DIFFERENCE:
                     test = _TestedMetric(rank, node.node, f"rank{rank}", metric, "%", 1.0, extent)
-                    yield _row(test, subject, span, 0.0, min(100.0, then), None)
+                    yield _row(test, subject, steps.extent, 0.0, min(100.0, then), None)
 
 
 def _samples_between(series: Series | None, extent: Floats) -> Series:
@@ -661,8 +664,7 @@ def _ranks_short_of_cores(
         )
         share = min(share, 1.0 - work)
         if share >= _MIN_WAITING_SHARE:
-            steps_of = (int(steps.last[0]), int(steps.last[-1]))
-            yield {**_row(test, "cores", steps_of, 0.0, 100 * share, None), "unit": "%"}
+            yield {**_row(test, "cores", steps.extent, 0.0, 100 * share, None), "unit": "%"}
 
 
 def _is_apart(value: float, other_values: Floats) -> bool:

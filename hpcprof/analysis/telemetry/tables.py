@@ -410,14 +410,12 @@ def _resources(run: RunTelemetry) -> Iterator[dict[str, Any]]:
     Advice is given on what the job asked for itself.
     """
     job = run.requested
-    cpu = [_mean_and_peak_rate(node, f"rank{rank}", "cpu_s") for node in run.nodes for rank in node.ranks]
+    cpu = [_mean_and_peak_cores(node, rank) for node in run.nodes for rank in node.ranks]
     cpu_use = [use for use in cpu if use is not None]
     allowed = sum(len({core for place in node.ranks.values() for core in place.cores}) for node in run.nodes)
     if cpu_use:
         mean, most = (sum(use[at] for use in cpu_use) for at in (0, 1))
-        yield _resource(
-            "cores", job.cores or allowed or None, mean, most, mean, _advice("fewer cores", job.cores)
-        )
+        yield _resource("cores", job.cores, allowed, mean, most, mean, "fewer cores")
     busy = [
         metrics["busy_pct"].values / 100
         for node in run.nodes
@@ -426,7 +424,7 @@ def _resources(run: RunTelemetry) -> Iterator[dict[str, Any]]:
     ]
     if busy:
         mean, most = (sum(float(statistic(values)) for values in busy) for statistic in (np.mean, np.max))
-        yield _resource("GPUs", job.gpus or len(busy), mean, most, mean, _advice("fewer GPUs", job.gpus))
+        yield _resource("GPUs", job.gpus, len(busy), mean, most, mean, "fewer GPUs")
     memory = [
         (node.limits.get("memory_bytes", 0.0) / 2**30, series.values / 2**30)
         for node in run.nodes
@@ -437,17 +435,12 @@ def _resources(run: RunTelemetry) -> Iterator[dict[str, Any]]:
         limit, used = max(memory, key=lambda item: float(item[1].max()))
         size = job.memory_bytes and job.memory_bytes / 2**30
         mean, most = float(used.mean()), float(used.max())
-        yield _resource("memory (GiB)", size or limit or None, mean, most, most, _advice("less memory", size))
+        yield _resource("memory (GiB)", size, limit, mean, most, most, "less memory")
     extent = [node.extent for node in run.nodes if node.series]
     if job.walltime_s and extent:
         minutes = (max(end for _, end in extent) - min(begin for begin, _ in extent)) / 60
         advice = "a shorter walltime" if minutes >= _MIN_ADVICE_MINUTES else ""
-        yield _resource("walltime (min)", job.walltime_s / 60, minutes, minutes, minutes, advice)
-
-
-def _advice(words: str, amount: float | None) -> str:
-    """Return advice about what a job asked for itself."""
-    return words if amount else ""
+        yield _resource("walltime (min)", job.walltime_s / 60, 0, minutes, minutes, minutes, advice)
 
 
 def _memory_of(node: NodeTelemetry) -> Series | None:
@@ -460,9 +453,9 @@ def _memory_of(node: NodeTelemetry) -> Series | None:
     return Series(times, values)
 
 
-def _mean_and_peak_rate(node: NodeTelemetry, device: str, metric: str) -> tuple[float, float] | None:
-    """Return the mean and the highest rate of a counter, the highest over a second; None if it is unknown."""
-    series = node.series.get((device, metric))
+def _mean_and_peak_cores(node: NodeTelemetry, rank: int) -> tuple[float, float] | None:
+    """Return the mean and the most cores that a rank uses, the most over a second; None if unknown."""
+    series = node.series.get((f"rank{rank}", "cpu_s"))
     if series is None or series.times[-1] - series.times[0] < _MIN_ROW_S:
         return None
     _, ends, amounts = growth(series)
@@ -476,14 +469,16 @@ def _mean_and_peak_rate(node: NodeTelemetry, device: str, metric: str) -> tuple[
 
 
 def _resource(
-    name: str, requested: float | None, mean: float, most: float, used: float, advice: str
+    name: str, asked: float | None, given: float, mean: float, most: float, used: float, advice: str
 ) -> dict[str, Any]:
-    idle = None if not requested else max(0.0, 100.0 * (1 - used / requested))
+    """Return a row about a resource of which a job ``asked`` for some, None or 0 if the site gave it."""
+    requested = asked or given or None
+    idle = None if requested is None else max(0.0, 100.0 * (1 - used / requested))
     return {
         "resource": name,
         "requested": None if requested is None else round(requested, 3),
         "used_mean": round(mean, 3),
         "used_max": round(most, 3),
         "idle_pct": None if idle is None else round(idle, 1),
-        "advice": advice if idle is not None and idle >= _MIN_IDLE_PCT else "",
+        "advice": advice if asked and idle is not None and idle >= _MIN_IDLE_PCT else "",
     }
