@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import SupportsInt
 
+from hpcprof.common.grouping import grouped
 from hpcprof.common.units import counted, named_ranks
 
 
@@ -193,9 +194,7 @@ def over_ranks(losses_of_ranks: Iterable[tuple[int, Loss]]) -> list[str]:
 
 def short_sentences(losses_of_ranks: Iterable[tuple[int, Loss]]) -> list[str]:
     """Do as `over_ranks`, with one sentence for all losses of the same ranks."""
-    sentences_by_ranks: dict[tuple[int, ...], list[str]] = {}
-    for ranks, loss in sum_losses(losses_of_ranks):
-        sentences_by_ranks.setdefault(ranks, []).append(loss.sentence)
+    sentences_by_ranks = grouped((ranks, loss.sentence) for ranks, loss in sum_losses(losses_of_ranks))
     return [
         f"{named_ranks(ranks)}: {'; '.join(sentences)}" for ranks, sentences in sentences_by_ranks.items()
     ]
@@ -203,9 +202,7 @@ def short_sentences(losses_of_ranks: Iterable[tuple[int, Loss]]) -> list[str]:
 
 def sum_losses(losses_of_ranks: Iterable[tuple[int, Loss]]) -> list[tuple[tuple[int, ...], Loss]]:
     """Return the sum of the losses of each kind, subject and detail over the ranks, with these ranks."""
-    groups: dict[tuple[LossKind, Subject, str], list[tuple[int, Loss]]] = {}
-    for rank, loss in losses_of_ranks:
-        groups.setdefault((loss.kind, loss.subject, loss.detail), []).append((rank, loss))
+    groups = grouped(((loss.kind, loss.subject, loss.detail), (rank, loss)) for rank, loss in losses_of_ranks)
     return [
         (tuple(sorted({rank for rank, _ in each})), _sum([loss for _, loss in each]))
         for each in groups.values()

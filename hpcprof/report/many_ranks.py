@@ -12,6 +12,7 @@ from statistics import median
 from typing import Any
 
 from hpcprof.analysis.framework.declaration import Analysis, Column, Kind
+from hpcprof.common.grouping import grouped
 from hpcprof.common.robust import MAD_TO_DEVIATION
 from hpcprof.results.store.analysis_table import AnalysisTable, Row
 
@@ -140,10 +141,7 @@ def _once_a_rank(
 
 
 def _by_key(keys: Iterable[Hashable], values: Iterable[float | None]) -> dict[Any, list[float]]:
-    groups: dict[Any, list[float]] = {}
-    for key, value in zip(keys, values, strict=True):
-        if value is not None:
-            groups.setdefault(key, []).append(value)
+    groups = grouped((key, value) for key, value in zip(keys, values, strict=True) if value is not None)
     return {key: sorted(group) for key, group in groups.items()}
 
 

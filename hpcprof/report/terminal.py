@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hpcprof.analysis.framework.declaration import Analysis, Kind
+from hpcprof.common.grouping import grouped
 from hpcprof.common.units import counted
 from hpcprof.profiles.kernel_names import labels
 from hpcprof.report.account import Account, account_lines, account_title, accounts_of_steps
@@ -94,10 +95,7 @@ def _tables(contents: Contents, width: int) -> Iterator[RenderableType]:
     for name, table in parts.items():
         if table.count:
             yield from _part(contents.declared(name), contents, width)
-    empty: dict[str, list[str]] = {}
-    for name, table in parts.items():
-        if not table.count:
-            empty.setdefault("; ".join(reasons(table)), []).append(name)
+    empty = grouped(("; ".join(reasons(table)), name) for name, table in parts.items() if not table.count)
     if empty:
         yield Text("\nNot available", style="bold")
         yield from (Text(f"{', '.join(names)}: {reason}") for reason, names in empty.items())

@@ -16,6 +16,7 @@ from starlette.responses import RedirectResponse, Response
 from hpcprof.analysis.framework.declaration import Kind
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import HpcprofError, StoreError
+from hpcprof.common.grouping import grouped
 from hpcprof.common.units import counted, format_ns
 from hpcprof.report.explanation import named
 from hpcprof.report.formatting import cell, header
@@ -297,9 +298,7 @@ def sql_page(request: Request) -> Response:
 
 
 def _columns_by_table(schema: query.QueryResult) -> dict[str, list[str]]:
-    tables: dict[str, list[str]] = {}
-    for table, name, *_ in schema.rows:
-        tables.setdefault(str(table), []).append(str(name))
+    tables = grouped((str(table), str(name)) for table, name, *_ in schema.rows)
     return tables
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from hpcprof.analysis.framework.declaration import Column, Kind
 from hpcprof.analysis.framework.registry import ACROSS_RUNS
 from hpcprof.analysis.slowdown.within_run import TOTAL
+from hpcprof.common.grouping import grouped
 from hpcprof.results.across.across_runs import slowdown_over_pair
 from hpcprof.results.store.analysis_table import AnalysisTable, Row, data_frame
 from hpcprof.results.store.store import Store
@@ -145,9 +146,7 @@ def compare_arms(planned_runs: Sequence[PlannedRun], store: Store, runs_dir: Pat
 
 def _runs_by_point(planned_runs: Sequence[PlannedRun]) -> list[tuple[Point, list[PlannedRun]]]:
     """Return each point with its runs: in ascending order if all values are numbers, else as given."""
-    groups: dict[str, list[PlannedRun]] = {}
-    for planned in planned_runs:
-        groups.setdefault(json.dumps(planned.point), []).append(planned)
+    groups = grouped((json.dumps(planned.point), planned) for planned in planned_runs)
     points = [(runs[0].point, runs) for runs in groups.values()]
     try:
         return sorted(points, key=lambda point: [float(value) for value in point[0].values()])

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from hpcprof.analysis.collectives.clock_alignment import MIN_COLLECTIVES, AlignedClocks, ClockKey
+from hpcprof.common.grouping import grouped
 from hpcprof.profiles.timeline import Floats, Ints
 
 
@@ -77,10 +78,7 @@ def connect(aligned: Iterable[Aligned]) -> list[Alignment]:
     """
     sets = sorted(aligned, key=lambda group: (-len(group[0]), -group[1].collectives, tuple(group[0])))
     sets.sort(key=lambda group: group[1].collectives < MIN_COLLECTIVES)
-    rank_sets: dict[int, list[int]] = {}
-    for number, (ranks, _) in enumerate(sets):
-        for rank in ranks:
-            rank_sets.setdefault(rank, []).append(number)
+    rank_sets = grouped((rank, number) for number, (ranks, _) in enumerate(sets) for rank in ranks)
     unconnected = set(range(len(sets)))
     components = [
         _connect_component(sets, rank_sets, number, unconnected)

@@ -20,6 +20,7 @@ from hpcprof.analysis.comparison.scaling_series import (
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.run_data import RunData
 from hpcprof.analysis.statistics.confidence_intervals import CONFIDENCE, RATIO_DIGITS, welch_interval
+from hpcprof.common.grouping import grouped
 from hpcprof.common.units import format_ns, listed
 from hpcprof.profiles.timeline import Floats
 from hpcprof.workloads.catalogue import WORKLOADS
@@ -182,9 +183,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 def _groups(timed: Sequence[_Timed]) -> list[list[_Timed]]:
     """Return the runs of each program at each place, by their names."""
-    groups: dict[tuple[str, tuple[tuple[str, str], ...]], list[_Timed]] = {}
-    for run in timed:
-        groups.setdefault((run.program, tuple(run.where.items())), []).append(run)
+    groups = grouped(((run.program, tuple(run.where.items())), run) for run in timed)
     return [groups[key] for key in sorted(groups)]
 
 
@@ -207,9 +206,7 @@ def _text(values: Mapping[str, Any]) -> str:
 
 
 def _rows(series: ScalingSeries, runs: Sequence[_Timed]) -> list[dict[str, Any]]:
-    runs_by_size: dict[tuple[int, int], list[_Timed]] = {}
-    for run in runs:
-        runs_by_size.setdefault((run.setup.ranks, run.setup.nodes or 0), []).append(run)
+    runs_by_size = grouped(((run.setup.ranks, run.setup.nodes or 0), run) for run in runs)
     reference = runs_by_size[min(runs_by_size)]
     return [_row(series, runs_by_size[where], reference) for where in sorted(runs_by_size)]
 
@@ -254,9 +251,7 @@ def scaling_models(runs: Sequence[RunData]) -> Outcome:
     ]
     rows, sizes = [], 0
     for series, timed_runs in _all_series(timed):
-        by_ranks: dict[int, list[_Timed]] = {}
-        for run in timed_runs:
-            by_ranks.setdefault(run.setup.ranks, []).append(run)
+        by_ranks = grouped((run.setup.ranks, run) for run in timed_runs)
         sizes = max(sizes, len(by_ranks))
         rows += _models(series, by_ranks)
     if not rows:

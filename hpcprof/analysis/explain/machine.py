@@ -28,6 +28,7 @@ from hpcprof.analysis.explain.explanation import Evidence, Finding, unpriced_fin
 from hpcprof.analysis.explain.findings import estimated_finding
 from hpcprof.analysis.statistics.confidence_intervals import NORMAL_90
 from hpcprof.analysis.telemetry.darshan import SUMS
+from hpcprof.common.grouping import grouped
 from hpcprof.common.units import counted, format_bytes
 
 TABLE, FILES = "coincidences", "darshan_files"
@@ -84,9 +85,7 @@ def slow_files(files: pd.DataFrame) -> Finding | str:
     rank alone used meanwhile, if there is one.
     """
     rows = [row for row in _rows(files) if row["log"]]
-    by_file: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
-    for row in rows:
-        by_file.setdefault((row["log"], row["file"]), []).append(row)
+    by_file = grouped(((row["log"], row["file"]), row) for row in rows)
     for same_file in by_file.values():
         same_file.sort(key=_seconds, reverse=True)
     logs = len({row["log"] for row in rows})

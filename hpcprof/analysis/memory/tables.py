@@ -3,7 +3,6 @@
 Growth on the host counts as far as it is beyond chance.
 """
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -28,6 +27,7 @@ from hpcprof.analysis.memory.declarations import NO_HOST_SAMPLES, NO_LINES, NO_S
 from hpcprof.analysis.memory.findings import MIN_GROWTH_BYTES, MIN_GROWTH_SAMPLES
 from hpcprof.analysis.statistics.student import student_quantile
 from hpcprof.analysis.telemetry.tables import RunTelemetry
+from hpcprof.common.grouping import grouped
 from hpcprof.common.units import counted
 from hpcprof.profiles.readers.memory_snapshot import DeviceMemory, MemorySnapshot
 from hpcprof.profiles.readers.telemetry import NodeTelemetry, Series
@@ -351,9 +351,7 @@ def _series_rows(memory_in_use: MemoryInUse, total: Ints) -> Iterator[dict[str, 
 
 def _purpose_rows(views: Sequence[_SnapshotView]) -> Iterator[dict[str, Any]]:
     """Yield the rows of ``memory``: what each GPU of each snapshot held at its peak, the most first."""
-    by_moment: dict[tuple[str, int | None], list[_SnapshotView]] = defaultdict(list)
-    for view in views:
-        by_moment[view.moment].append(view)
+    by_moment = grouped((view.moment, view) for view in views)
     for view in views:
         rank = view.key["rank"]
         other_ranks = [other.held for other in by_moment[view.moment] if other.key["rank"] != rank]
@@ -364,9 +362,7 @@ def _purpose_rows(views: Sequence[_SnapshotView]) -> Iterator[dict[str, Any]]:
             key=lambda purpose: (-_held_for(view, purpose).bytes, -abs(differs.get(purpose, 0)), purpose),
         )
         largest, smaller = purposes[:_MAX_PURPOSES], purposes[_MAX_PURPOSES:]
-        smaller_purposes: dict[str, list[Purpose]] = defaultdict(list)
-        for purpose in smaller:
-            smaller_purposes[purpose.kind].append(purpose)
+        smaller_purposes = grouped((purpose.kind, purpose) for purpose in smaller)
         groups = [[purpose] for purpose in largest] + [*smaller_purposes.values()]
         for group in groups:
             held_in_group = [_held_for(view, purpose) for purpose in group]

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import numpy as np
 
+from hpcprof.common.grouping import grouped
 from hpcprof.profiles.timeline import Floats, Ints
 
 _TOGETHER_NS = 50_000
@@ -37,10 +38,7 @@ class UnnamedCollectives(msgspec.Struct, frozen=True):
 
 def named_communicators(ranks: Mapping[int, UnnamedCollectives]) -> dict[int, list[str | None]]:
     """Return the communicator of each unnamed collective by rank, None if unknown."""
-    members: dict[str, list[int]] = {}
-    for rank, collectives in ranks.items():
-        for name in collectives.candidates:
-            members.setdefault(name, []).append(rank)
+    members = grouped((name, rank) for rank, collectives in ranks.items() for name in collectives.candidates)
     distance = {name: _distances([ranks[rank] for rank in group]) for name, group in members.items()}
     support = {name: float(np.mean(apart <= _TOGETHER_NS)) for name, apart in distance.items() if len(apart)}
     supported = [name for name in support if _is_supported(name, members, support)]

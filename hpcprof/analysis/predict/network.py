@@ -20,6 +20,7 @@ from itertools import combinations, pairwise
 
 import numpy as np
 
+from hpcprof.common.grouping import grouped
 from hpcprof.profiles.collective_operations import operation
 from hpcprof.profiles.timeline import Floats
 
@@ -197,9 +198,7 @@ def _explanations(op: str, rows: Sequence[Sample], relatives: Sequence[tuple[Flo
     Shape (2, shares of the latency, 3). ``relatives`` are means and variances of the logarithms by other
     operations; an operation of unknown bytes does not tell its bandwidth.
     """
-    times: dict[tuple[int, float], list[float]] = {}
-    for row in rows:
-        times.setdefault((row.ranks, row.bytes), []).append(max(row.own_ns, 1.0))
+    times = grouped(((row.ranks, row.bytes), max(row.own_ns, 1.0)) for row in rows)
     cases = [Sample(op, size, ranks, float(np.median(lengths))) for (ranks, size), lengths in times.items()]
     sized = op == "Barrier" or any(case.bytes > 0 for case in cases)
     table = np.empty((2, len(_LATENCY_SHARES), 3))

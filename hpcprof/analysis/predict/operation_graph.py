@@ -32,6 +32,7 @@ import pandas as pd
 
 from hpcprof.analysis.statistics.components import component_numbers
 from hpcprof.common.errors import HpcprofError
+from hpcprof.common.grouping import grouped
 from hpcprof.profiles.timeline import Floats, Ints
 
 MESSAGES = ("send", "recv")
@@ -198,9 +199,9 @@ class _Building:
         links: dict[int, int | None] = {}
         chunk = self.rows["chunk"].to_numpy()
         for rank, rows in self._of_rank.items():
-            messages = defaultdict(list)
-            for row in self._select(rows, *MESSAGES):
-                messages[self._kind[row], self._word[row]].append(row)
+            messages = grouped(
+                ((self._kind[row], self._word[row]), row) for row in self._select(rows, *MESSAGES)
+            )
             for (kind, word), ones in messages.items():
                 computing = [row for row in self._computes[rank] if self._word[row] == word]
                 outer = {("send", True): chunk.max(), ("recv", True): chunk.min()}
@@ -262,9 +263,7 @@ class _Building:
         Both ends may name different directions: a message to the right comes from the left.
         """
         peer, rank = self.rows["peer"].to_numpy(), self.rows["rank"].to_numpy()
-        from_peer: dict[int, list[int]] = {}
-        for row in receives:
-            from_peer.setdefault(int(peer[row]), []).append(row)
+        from_peer = grouped((int(peer[row]), row) for row in receives)
         unnamed, left = from_peer.pop(-1, []), []
         for row in sends:
             matching = from_peer.get(int(rank[row]), [])

@@ -9,7 +9,6 @@
    step has fewer, or computes nothing, an operation takes no time.
 """
 
-from collections import defaultdict
 from collections.abc import Iterator
 from itertools import chain, pairwise
 from statistics import median_low
@@ -24,6 +23,7 @@ from hpcprof.analysis.explain.inputs import ExplainInputs
 from hpcprof.analysis.steps.step_ranges import steps_of
 from hpcprof.analysis.steps.wall_time import step_intervals
 from hpcprof.common.errors import HpcprofError
+from hpcprof.common.grouping import grouped
 from hpcprof.common.units import named_ranks
 from hpcprof.profiles.collective_operations import POINT_TO_POINT
 from hpcprof.profiles.columns.intervals import Intervals, difference
@@ -108,9 +108,7 @@ def make_alike(steps: list[tuple[tuple[str, ...], list[_Pieces]]]) -> None:
     ``steps`` has the names of communication, and the pieces before, between and after them. The number is the
     median. Superfluous pieces are joined over the shortest gap, and missing ones are empty.
     """
-    alike = defaultdict(list)
-    for names, pieces in steps:
-        alike[names, len(pieces)].append(pieces)
+    alike = grouped(((names, len(pieces)), pieces) for names, pieces in steps)
     for group in alike.values():
         for between in zip(*group, strict=True):
             count = median_low(map(len, between))

@@ -28,6 +28,7 @@ from hpcprof.analysis.stalls.evidence import (
     place,
     place_name,
 )
+from hpcprof.common.grouping import grouped
 from hpcprof.profiles.collective_operations import WAITING
 from hpcprof.profiles.collective_operations import operation as known_operation
 from hpcprof.profiles.readers.flight_recorder import Entered, FlightRecord
@@ -412,9 +413,7 @@ def _stall_by_places(ranks: Mapping[int, RankEvidence]) -> Stall | None:
 
 def _ranks_by_name(names: Mapping[int, str]) -> dict[str, list[int]]:
     """Return the ranks of each name."""
-    groups: dict[str, list[int]] = defaultdict(list)
-    for rank, name in sorted(names.items()):
-        groups[name].append(rank)
+    groups = grouped((name, rank) for rank, name in sorted(names.items()))
     return groups
 
 

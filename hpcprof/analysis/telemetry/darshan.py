@@ -10,6 +10,7 @@ import numpy as np
 from hpcprof.analysis.framework.outcome import Outcome, outcome_of_rows
 from hpcprof.analysis.telemetry.declarations import NO_LOGS
 from hpcprof.analysis.telemetry.tables import blocks_of
+from hpcprof.common.grouping import grouped
 from hpcprof.common.units import counted, format_bytes, format_duration
 from hpcprof.profiles.readers.darshan.logs import DarshanLog, FileRecord
 from hpcprof.profiles.timeline import Floats
@@ -149,17 +150,13 @@ def _file_rows(logs: Sequence[NamedLog]) -> Iterator[dict[str, Any]]:
     """Yield the files that took most time, and the others of each module as one row."""
     table: list[dict[str, Any]] = []
     for entry in logs:
-        by_file: dict[tuple[int, str], list[FileRecord]] = defaultdict(list)
-        for record in entry.log.records:
-            by_file[record.file, record.module].append(record)
+        by_file = grouped(((record.file, record.module), record) for record in entry.log.records)
         for (file, module), records in by_file.items():
             below = by_file.get((file, "POSIX"), [])
             table.append(_file_row(entry, file, module, records, below))
     table.sort(key=lambda row: (-_seconds(row), -row["read_bytes"] - row["written_bytes"]))
     yield from table[:_MAX_FILES]
-    smaller_files: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for row in table[_MAX_FILES:]:
-        smaller_files[row["module"]].append(row)
+    smaller_files = grouped((row["module"], row) for row in table[_MAX_FILES:])
     for module, rows in smaller_files.items():
         yield {
             "log": "",

@@ -469,10 +469,10 @@ def _mean_and_peak_cores(node: NodeTelemetry, rank: int) -> tuple[float, float] 
 
 
 def _resource(
-    name: str, asked: float | None, given: float, mean: float, most: float, used: float, advice: str
+    name: str, request: float | None, default: float, mean: float, most: float, used: float, advice: str
 ) -> dict[str, Any]:
-    """Return a row about a resource of which a job ``asked`` for some, None or 0 if the site gave it."""
-    requested = asked or given or None
+    """Return a row about a resource; without a ``request`` (None or 0), the job got the site's default."""
+    requested = request or default or None
     idle = None if requested is None else max(0.0, 100.0 * (1 - used / requested))
     return {
         "resource": name,
@@ -480,5 +480,5 @@ def _resource(
         "used_mean": round(mean, 3),
         "used_max": round(most, 3),
         "idle_pct": None if idle is None else round(idle, 1),
-        "advice": advice if asked and idle is not None and idle >= _MIN_IDLE_PCT else "",
+        "advice": advice if request and idle is not None and idle >= _MIN_IDLE_PCT else "",
     }

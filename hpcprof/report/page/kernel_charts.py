@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
+from hpcprof.common.grouping import grouped
 from hpcprof.common.units import counted, format_flops, format_ns, visible
 from hpcprof.profiles.kernel_classification import family
 from hpcprof.profiles.kernel_names import labels, short_name
@@ -111,9 +112,7 @@ def slowdown_chart(rows: Sequence[Row], keys: Sequence[str] = ()) -> Chart:
 
     ``keys`` are the parameters of a sweep, whose values are columns of the rows.
     """
-    by_name: dict[str, list[Row]] = defaultdict(list)
-    for row in rows:
-        by_name[named(row["name"])].append(row)
+    by_name = grouped((named(row["name"]), row) for row in rows)
     lost = {name: sum(map(_lost_time, sums)) for name, sums in by_name.items()}
     names = sorted(lost, key=lambda name: -lost[name])[:MAX_KERNELS]
     short_names = labels(names, LABEL_LENGTH)

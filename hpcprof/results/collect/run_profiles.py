@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcprof.common.errors import DamagedInput, HpcprofError, UsageError
+from hpcprof.common.grouping import grouped
 from hpcprof.common.paths import absolute_path, is_folder
 from hpcprof.common.units import counted
 from hpcprof.profiles.compressed import Unpacked, reader_of_compressed, unpacking
@@ -253,10 +254,7 @@ def several_runs_sentence(runs: Sequence[Run]) -> str:
 
 def several_runs_notes(runs: Sequence[Run]) -> list[str]:
     """Return a sentence for each folder that is several runs."""
-    folders: dict[Path, list[Run]] = {}
-    for run in runs:
-        if run.files or run.beside:
-            folders.setdefault(run.path, []).append(run)
+    folders = grouped((run.path, run) for run in runs if run.files or run.beside)
     return [f"{several_runs_sentence(group)}." for group in folders.values() if len(group) > 1]
 
 
@@ -274,9 +272,7 @@ def restore_profiles(run: Run, names: Sequence[str]) -> Run:
 
 
 def _runs_of(folder: Path, files: Sequence[Path], native: Sequence[Path]) -> list[Run]:
-    by_kind: dict[str, list[Path]] = {}
-    for file in sorted(files):
-        by_kind.setdefault(_reader_name(file) or "", []).append(file)
+    by_kind = grouped((_reader_name(file) or "", file) for file in sorted(files))
     if not _share_ranks(by_kind.values()):
         recordings = _recordings(sorted(files))
         if len(recordings) > 1:
@@ -357,10 +353,7 @@ def _recordings(files: Sequence[Path]) -> list[list[Path]]:
 
 
 def _grouped(files: Sequence[Path], key: Callable[[str], str]) -> dict[str, list[Path]]:
-    groups: dict[str, list[Path]] = {}
-    for file in files:
-        groups.setdefault(key(file.name), []).append(file)
-    return groups
+    return grouped((key(file.name), file) for file in files)
 
 
 def _share_ranks(groups: Iterable[Sequence[Path]]) -> bool:

@@ -34,6 +34,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from hpcprof.common.errors import SchedulerError, UsageError
+from hpcprof.common.grouping import grouped
 from hpcprof.runs.job import Job
 from hpcprof.submit.schedulers.base import NODE_LOST, JobState, Record
 from hpcprof.submit.schedulers.batch import BatchScheduler
@@ -197,9 +198,7 @@ class PbsScheduler(BatchScheduler):
 
     def states(self, job_ids: Sequence[str], since: datetime) -> Mapping[str, Record]:
         """Ask for each job or array separately, up to `POLL_SECONDS`: of several ids ``qstat`` prints one."""
-        groups: dict[str, list[str]] = {}
-        for job_id in job_ids:
-            groups.setdefault(array_of(job_id), []).append(job_id)
+        groups = grouped((array_of(job_id), job_id) for job_id in job_ids)
         records: dict[str, Record] = {}
         deadline = time.monotonic() + POLL_SECONDS
         for count, (ids, group) in enumerate(groups.items()):

@@ -11,6 +11,7 @@ import msgspec
 
 from hpcprof.common.decode import from_json, read_text
 from hpcprof.common.errors import HpcprofError, SchedulerError
+from hpcprof.common.grouping import grouped
 from hpcprof.common.masking import masked
 from hpcprof.common.processes import CommandNotStarted, CommandTimedOut, Completed, run_command
 from hpcprof.runs.directory import Run
@@ -52,9 +53,7 @@ class KubernetesClient(SchedulerClient):
 
     def poll(self, runs: Sequence[Run]) -> dict[str, JobStatus]:
         """Return each run's status, asking each cluster and namespace once."""
-        places: dict[tuple[str, ...], list[Run]] = {}
-        for run in runs:
-            places.setdefault(tuple(_place(run)), []).append(run)
+        places = grouped((tuple(_place(run)), run) for run in runs)
         statuses: dict[str, JobStatus] = {}
         for group in places.values():
             try:
