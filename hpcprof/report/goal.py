@@ -74,7 +74,8 @@ class _ScheduleLines:
             part = max(round(size * volume(op, len(ranks)) / rounds), 1)
             place = ranks.index(own_number)
             for at in range(rounds):
-                receiver, source = (ranks[(place + verb) % len(ranks)] for verb in (1 << at, -(1 << at)))
+                distance = 1 << at
+                receiver, source = (ranks[(place + way) % len(ranks)] for way in (distance, -distance))
                 tag = _MAX_ROUNDS * group + at
                 yield from self._line(f"send {part}b to {receiver} tag {tag}", waits)
                 yield from self._line(f"recv {part}b from {source} tag {tag}", waits)

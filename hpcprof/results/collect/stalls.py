@@ -92,14 +92,14 @@ def _judge_run(run: Run, since: str) -> Stall | None:
     # hpcprof may have started one process that started ranks of its own (torchrun).
     started, ranks = run.manifest.job.ranks, range(max([run.manifest.job.ranks - 1, *stated_ranks]) + 1)
     codes = run.rank_exit_codes() if started == len(ranks) else {}
-    has_others, with_files = (
-        _has_process_states(folder),
-        {path.name.partition(".")[0] for path in folder.glob("rank*")},
-    )
+    has_process_states = _has_process_states(folder)
+    stems = {path.name.partition(".")[0] for path in folder.glob("rank*")}
     evidence = {
         rank: _rank_evidence(folder, rank, codes.get(rank), started == len(ranks))
-        if f"rank{rank:05d}" in with_files
-        else RankEvidence(state=_state_without_report(has_others and started == len(ranks), codes.get(rank)))
+        if f"rank{rank:05d}" in stems
+        else RankEvidence(
+            state=_state_without_report(has_process_states and started == len(ranks), codes.get(rank))
+        )
         for rank in ranks
     }
     stall = judge(_with_profiles(run, evidence))
