@@ -63,7 +63,8 @@ _MODULE = re.compile(r"\w\.\d+(?![\w])")
 _MIN_PARTS = 2
 """Minimum number of numbered parts of a model (``layer 3``) that begin in few periods each, for layers."""
 
-_LIBRARY_PREFIXES = ("NCCL:", "RCCL:", "nccl:", "gloo:", "<unknown>")
+_NO_STEPS = ("NCCL:", "RCCL:", "nccl:", "gloo:", "<unknown>", "garbage collection")
+"""Beginnings of names that libraries give, and `hpcprof.node.hooks.torch_hook.recording`."""
 
 
 @dataclass(frozen=True)
@@ -229,7 +230,7 @@ def step_candidates(timeline: Timeline) -> tuple[StepCandidate, ...]:
     unknown = [
         name
         for name, times in ordered
-        if times >= MIN_INSTANCES and known_range(name) is None and not name.startswith(_LIBRARY_PREFIXES)
+        if times >= MIN_INSTANCES and known_range(name) is None and not name.startswith(_NO_STEPS)
     ]
     judged = {*unknown[:_MAX_JUDGED_RANGES]}
     judged |= {name for name, _ in ordered if known_range(name)}

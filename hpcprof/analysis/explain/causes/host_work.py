@@ -92,6 +92,12 @@ HOST_WORK = CauseDeclaration(
             jax=True,
         ),
         PlaceRemedy(
+            ("garbage collection",),
+            "Leave out calls of gc.collect() in steps. Else call gc.freeze() once the model is made, so that "
+            "its objects are not looked at, or gc.disable(), and collect every some hundred steps on all "
+            "ranks at once.",
+        ),
+        PlaceRemedy(
             ("profilerstep#",),
             "Mark the parts of the step (torch.profiler.record_function), or record with --stacks, to see "
             "which one takes the time; then prepare it ahead of the step, or do it less often.",

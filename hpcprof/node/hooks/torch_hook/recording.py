@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import _thread
+import gc
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 _SWITCHES = ("record_shapes", "profile_memory", "with_stack", "with_flops")
 
+
+GARBAGE = "garbage collection"
+"""The name of the range of a full collection by Python; those who read profiles know it."""
+
+_OLDEST_GENERATION = 2
+"""Its collection looks at all objects; those of younger ones take microseconds."""
 
 _COMPILER = ("torch._inductor", "torch._inductor.config")
 
@@ -37,6 +44,28 @@ def _compiler_left_out(torch: Any) -> Iterator[None]:
         lazy.add("_inductor")
 
 
+class GarbageRanges:
+    """Marks each full garbage collection of Python as a range, while it is among ``gc.callbacks``.
+
+    ``begin`` begins a range of a name, and ``end`` ends it. Forked processes mark nothing.
+    """
+
+    def __init__(self, begin: Callable[[str], object], end: Callable[[], object]) -> None:
+        self._begin, self._end = begin, end
+        self._process = os.getpid()
+        self._is_open = False
+
+    def __call__(self, phase: str, info: dict[str, int]) -> None:
+        """Begin or end the range of a collection."""
+        if info["generation"] != _OLDEST_GENERATION or os.getpid() != self._process:
+            return
+        if phase == "start":
+            self._begin(GARBAGE)
+        elif self._is_open:
+            self._end()
+        self._is_open = phase == "start"
+
+
 class Recording:
     """One use of the PyTorch profiler. All of it happens in the thread that made it."""
 
@@ -54,6 +83,10 @@ class Recording:
         with _compiler_left_out(torch):
             self._profile.prepare_trace()
         self._mark: Any = None
+        garbage = self._range(GARBAGE)
+        self._garbage_ranges = GarbageRanges(
+            lambda _: garbage.__enter__(), lambda: garbage.__exit__(None, None, None)
+        )
         self.thread = _thread.get_ident()
         self.steps = 0
         self.began: float | None = None
@@ -64,6 +97,7 @@ class Recording:
         if self._cuda:
             self._cuda.synchronize()
         self._profile.start_trace()
+        gc.callbacks.append(self._garbage_ranges)
         self.began = time.monotonic()
 
     def mark(self, step: int) -> None:
@@ -84,6 +118,7 @@ class Recording:
             self.begin()  # A profiler that only warms up cannot be stopped.
         assert self.began is not None
         self.seconds = time.monotonic() - self.began
+        gc.callbacks.remove(self._garbage_ranges)
         self._profile.stop_trace()
 
     def has_operations(self) -> bool:

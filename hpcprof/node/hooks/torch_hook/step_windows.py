@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import gc
 import json
 import os
 import sys
@@ -15,6 +16,7 @@ from typing import Any
 
 # Relative, since the hook's folder in a run is no part of hpcprof.
 from ..window import say
+from .recording import GarbageRanges
 
 MARK = "hpcprof.step"
 """The name of the empty range between two steps; those who read profiles know it."""
@@ -38,7 +40,24 @@ _ALL_THREADS = 0
 _ROCTX_LIBRARIES = (None, "librocprofiler-sdk-roctx.so")
 
 
-class Nvtx:
+class _Ranges:
+    """Ranges in a profile, which nest."""
+
+    def begin_range(self, name: str) -> None:
+        """Begin a range."""
+        raise NotImplementedError
+
+    def end_range(self) -> None:
+        """End the range that began last."""
+        raise NotImplementedError
+
+    def mark(self, name: str) -> None:
+        """Record an empty range."""
+        self.begin_range(name)
+        self.end_range()
+
+
+class Nvtx(_Ranges):
     """The switch of Nsight Systems and Compute, which record nothing until it is on, and marks for them."""
 
     _ending: int | None = None
@@ -77,9 +96,13 @@ class Nvtx:
         except ChildProcessError:  # the program has waited for it
             return True
 
-    def mark(self, name: str) -> None:
-        """Record an empty range."""
-        self._call(lambda cuda: (cuda.nvtx.range_push(name), cuda.nvtx.range_pop()))
+    def begin_range(self, name: str) -> None:
+        """Begin a range."""
+        self._call(lambda cuda: cuda.nvtx.range_push(name))
+
+    def end_range(self) -> None:
+        """End the range that began last."""
+        self._call(lambda cuda: cuda.nvtx.range_pop())
 
     @staticmethod
     def _call(function: Callable[[Any], object]) -> None:
@@ -88,7 +111,7 @@ class Nvtx:
             function(sys.modules["torch"].cuda)
 
 
-class Roctx:
+class Roctx(_Ranges):
     """The switch of rocprofv3, which records nothing until it is on, and marks; it loads ROCTx itself."""
 
     def resume(self) -> None:
@@ -103,9 +126,12 @@ class Roctx:
         """Have rocprofv3 record nothing more."""
         self.pause()
 
-    def mark(self, name: str) -> None:
-        """Record an empty range."""
+    def begin_range(self, name: str) -> None:
+        """Begin a range."""
         self._call("roctxRangePushA", name.encode())
+
+    def end_range(self) -> None:
+        """End the range that began last."""
         self._call("roctxRangePop")
 
     @staticmethod
@@ -116,7 +142,7 @@ class Roctx:
                 return
 
 
-class Unitrace:
+class Unitrace(_Ranges):
     """The switch of unitrace, which records while a variable of the process is 1, and marks for it."""
 
     def resume(self) -> None:
@@ -131,12 +157,15 @@ class Unitrace:
         """Have unitrace record nothing more."""
         self.pause()
 
-    def mark(self, name: str) -> None:
-        """Record an empty range."""
+    def begin_range(self, name: str) -> None:
+        """Begin a range."""
         with suppress(RuntimeError, AttributeError):
-            itt = sys.modules["torch"].profiler.itt
-            itt.range_push(name)
-            itt.range_pop()
+            sys.modules["torch"].profiler.itt.range_push(name)
+
+    def end_range(self) -> None:
+        """End the range that began last."""
+        with suppress(RuntimeError, AttributeError):
+            sys.modules["torch"].profiler.itt.range_pop()
 
 
 class StepsAlone:
@@ -271,6 +300,8 @@ class StepWindows:
             begin = max(_WARM_UP_STEPS, first - _MAX_ALONE_STEPS)
             if first - begin >= _MIN_ALONE_STEPS:
                 self._alone = StepsAlone((begin, (begin + first) // 2, first), self._synchronize, alone)
+        # Most callbacks come while nothing is recorded, when ranges cost next to nothing.
+        gc.callbacks.append(GarbageRanges(switch.begin_range, switch.end_range))
         self._window: SessionWindow | None = None
         if window is not None and not self._spans:
             self._window = SessionWindow(switch, *window, self._synchronize, alone)

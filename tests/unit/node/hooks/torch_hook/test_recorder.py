@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import gzip
 import importlib.machinery
 import json
@@ -63,6 +64,19 @@ def trace(folder: Path, cycle: str = "") -> Path:
 def said(capfd: pytest.CaptureFixture[str]) -> list[str]:
     """Return the sentences of the hook, without the lines of PyTorch's own logs."""
     return [line for line in capfd.readouterr().err.splitlines() if line.startswith("hpcprof: ")]
+
+
+def test_full_garbage_collections_are_ranges_of_the_steps_that_are_recorded(tmp_path: Path) -> None:
+    running = recorder(tmp_path, HPCPROF_CAPTURE_STEPS="1-3")
+    running.optimizer_made()
+    callbacks = [*gc.callbacks]
+    for _ in range(5):
+        gc.collect()
+        gc.collect(0)
+        running.stepped(running)
+    events = json.loads(gzip.decompress(trace(tmp_path).read_bytes()))["traceEvents"]
+    assert sum(event["name"] == "garbage collection" for event in events) == 3
+    assert gc.callbacks == callbacks
 
 
 def test_by_default_the_twenty_steps_after_the_first_five_are_recorded(

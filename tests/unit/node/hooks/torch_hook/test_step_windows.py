@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 from collections.abc import Callable
@@ -29,6 +30,12 @@ class Said(list[str]):
     def mark(self, name: str) -> None:
         self.append({MARK: "mark", BEGIN: "begin"}[name])
 
+    def begin_range(self, name: str) -> None:
+        self.append(f"begin {name}")
+
+    def end_range(self) -> None:
+        self.append("end")
+
     def end(self, session: str) -> None:
         self.append(f"end {session}")
 
@@ -53,6 +60,15 @@ def test_the_chosen_steps_are_recorded_and_marked() -> None:
         *("step 0", "resume", "mark", "step 1", "mark", "step 2", "mark", "pause", "step 3"),
         *("resume", "mark", "step 4", "mark", "pause", "step 5"),
     ]
+
+
+def test_a_full_garbage_collection_is_a_range() -> None:
+    said = Said()
+    windows(said)
+    gc.collect()
+    gc.collect(1)
+    gc.callbacks.pop()
+    assert said == ["begin garbage collection", "end"]
 
 
 def test_a_chosen_first_step_begins_with_the_optimizer() -> None:
