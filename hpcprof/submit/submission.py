@@ -70,24 +70,24 @@ def submit(
         draft = Path(host.folder("RUN_ID")) if host else runs_directory / "RUN_ID"
         render_scripts(site, job, draft, command_line, template, script)
         run_id = run_id or runs.new_run_id(job.name, runs_directory)
-        with _removed_there(host, runs_directory / run_id):
-            with _removed_on_failure(runs_directory / run_id):
-                folder = host.folder(run_id) if host else runs_directory / run_id
-                if host is not None and sync is not None:
-                    job = msgspec.structs.replace(job, directory=str(folder / CODE / sync.below))
-                    send_folder(host, sync, host.folder(run_id) / CODE)
-                texts = render_scripts(site, job, Path(folder), command_line, template, script)
-                code = sync.folder if sync else None if host else Path(job.directory)
-                run = runs.create(run_id, runs_directory, started_by, job, command_line, texts, code)
-                if behind is not None:
-                    client.queue_behind(run, behind)
-                if host is not None:
-                    send_texts(host, host.folder(run_id), _texts_there(run, texts))
-                note_intent(run)
-            if script is None and host is None:
+        members: list[runs.Run] = []
+        with _handing_over(host, members, runs_directory / run_id):
+            folder = host.folder(run_id) if host else runs_directory / run_id
+            if host is not None and sync is not None:
+                job = msgspec.structs.replace(job, directory=str(folder / CODE / sync.below))
+                send_folder(host, sync, host.folder(run_id) / CODE)
+            texts = render_scripts(site, job, Path(folder), command_line, template, script)
+            code = sync.folder if sync else None if host else Path(job.directory)
+            run = runs.create(run_id, runs_directory, started_by, job, command_line, texts, code)
+            if behind is not None:
+                client.queue_behind(run, behind)
+            if host is not None:
+                send_texts(host, host.folder(run_id), _texts_there(run, texts))
+            elif script is None:
                 log_command([*launch_command(site, job), WRAPPER], "for job.sh to run")
-            with _handing_over([run], run.path):
-                return _submitted(run, client.submit(run, after))
+            note_intent(run)
+            members.append(run)
+            return _submitted(run, client.submit(run, after))
 
 
 def _reach_host(site: Site, jobs: Sequence[Job]) -> tuple[Host | None, Site, Sequence[Job]]:
@@ -103,19 +103,6 @@ def _reach_host(site: Site, jobs: Sequence[Job]) -> tuple[Host | None, Site, Seq
     ]
     remote_site = msgspec.structs.replace(site, host=host.name, user=host.user, runs_dir=host.runs_dir)
     return host, remote_site, moved
-
-
-@contextmanager
-def _removed_there(host: Host | None, *directories: Path) -> Iterator[None]:
-    """Remove directories of a host if an error left no copy of them here, as before a job is handed over."""
-    try:
-        yield
-    except BaseException:
-        if host is not None and not directories[0].exists():
-            folders = [str(host.folder(directory.name)) for directory in directories]
-            with suppress(HpcprofError):
-                host.run(["rm", "-rf", "--", *folders])
-        raise
 
 
 def _texts_there(run: runs.Run, texts: Mapping[str, str]) -> dict[str, bytes]:
@@ -209,30 +196,30 @@ def submit_array(
         sweep = runs_directory / runs.new_run_id(jobs[0].name, runs_directory)
         folder = Path(host.folder(sweep.name)) if host else sweep
         directories = [member_directory(sweep, index) for index in range(len(jobs))]
-        with _removed_there(host, sweep, *directories):
-            with _removed_on_failure(sweep, *directories):
-                script, texts = render_array(site, jobs, folder, command_line, at_once, template)
-                members = [
-                    runs.create(
-                        *(directory.name, runs_directory, site, job, command_line, text),
-                        code=None if host else Path(job.directory),
-                    )
-                    for directory, job, text in zip(directories, jobs, texts, strict=True)
-                ]
-                path = absolute_path(sweep) / runs.ARRAY_SCRIPT
-                with writing(path):
-                    write_atomically(path, script)
-                if host is not None:
-                    send_texts(host, host.folder(sweep.name), {runs.ARRAY_SCRIPT: script.encode()}, ())
-                    for member, text in zip(members, texts, strict=True):
-                        send_texts(host, host.folder(member.id), _texts_there(member, text))
-                for member in members:
-                    note_intent(member)
-            with _handing_over(members, sweep, *directories):
-                arrays = find_scheduler(site.scheduler).arrays
-                assert arrays is not None  # else nothing was rendered
-                ids = client.submit_array(path, members, arrays.index_in_path, after)
-                return [_submitted(run, job_id) for run, job_id in zip(members, ids, strict=True)]
+        members: list[runs.Run] = []
+        with _handing_over(host, members, sweep, *directories):
+            script, texts = render_array(site, jobs, folder, command_line, at_once, template)
+            created = [
+                runs.create(
+                    *(directory.name, runs_directory, site, job, command_line, text),
+                    code=None if host else Path(job.directory),
+                )
+                for directory, job, text in zip(directories, jobs, texts, strict=True)
+            ]
+            path = absolute_path(sweep) / runs.ARRAY_SCRIPT
+            with writing(path):
+                write_atomically(path, script)
+            if host is not None:
+                send_texts(host, host.folder(sweep.name), {runs.ARRAY_SCRIPT: script.encode()}, ())
+                for member, text in zip(created, texts, strict=True):
+                    send_texts(host, host.folder(member.id), _texts_there(member, text))
+            for member in created:
+                note_intent(member)
+            members += created
+            arrays = find_scheduler(site.scheduler).arrays
+            assert arrays is not None  # else nothing was rendered
+            ids = client.submit_array(path, members, arrays.index_in_path, after)
+            return [_submitted(run, job_id) for run, job_id in zip(members, ids, strict=True)]
 
 
 def _answering_client(site: Site) -> SchedulerClient:
@@ -242,29 +229,22 @@ def _answering_client(site: Site) -> SchedulerClient:
 
 
 @contextmanager
-def _removed_on_failure(*directories: Path) -> Iterator[None]:
-    """Remove new directories with their contents if an error occurs while they are filled."""
-    try:
-        yield
-    except BaseException:
-        for directory in directories:
-            shutil.rmtree(directory, ignore_errors=True)
-        raise
+def _handing_over(host: Host | None, members: Sequence[runs.Run], *directories: Path) -> Iterator[None]:
+    """Remove new directories, also on a host, if an error comes before a job is handed over, or refuses it.
 
-
-@contextmanager
-def _handing_over(members: Sequence[runs.Run], *directories: Path) -> Iterator[None]:
-    """Remove directories of runs that the scheduler refuses; note other errors, as it may have their jobs.
-
-    An interrupt names the run, whose job may be running.
+    From then on there are ``members``. Other errors are noted in them, as the scheduler may have their jobs,
+    and an interrupt names the run, whose job may be running.
     """
     try:
         yield
-    except Refused:
-        for directory in directories:
-            shutil.rmtree(directory, ignore_errors=True)
-        raise
     except BaseException as error:
+        if not members or isinstance(error, Refused):
+            for directory in directories:
+                shutil.rmtree(directory, ignore_errors=True)
+            if host is not None:
+                with suppress(HpcprofError):
+                    host.run(["rm", "-rf", "--", *(str(host.folder(path.name)) for path in directories)])
+            raise
         for run in members:
             note_intent(run, str(error) or "it was interrupted")
         if isinstance(error, Unreachable):
