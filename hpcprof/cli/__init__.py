@@ -1,7 +1,12 @@
 """The ``hpcprof`` command: one file per command, which parses, calls one function and prints."""
 
+import os
 import sys
 from types import TracebackType
+
+_FOLDERS_OF_SHELL = [folder.rstrip("/") for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+# Modules of a cluster put packages for another Python there: hpcprof takes those beside it first.
+sys.path.sort(key=_FOLDERS_OF_SHELL.__contains__)
 
 
 def _before_main(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:

@@ -213,6 +213,16 @@ def test_output_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     )
 
 
+def test_packages_for_another_python_in_the_path_of_the_shell_are_left_alone(tmp_path: Path) -> None:
+    for name in ("click", "msgspec", "yaml"):
+        (tmp_path / f"{name}.py").write_text("raise ImportError('made for Python 3.6')\n")
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}/{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    command = [sys.executable, "-m", "hpcprof", "sites", "show", "local"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("name: local\n")
+
+
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_a_standard_file_that_is_closed_changes_nothing_else(closed: str, tmp_path: Path) -> None:
     program = f'"{sys.executable}" -m hpcprof query --schema --format csv {closed}; echo $? > code'

@@ -15,7 +15,7 @@ from tests.submitted_run import make_run as make_run
 def test_an_interrupt_while_a_job_is_handed_over_names_the_run(make_run: MakeRun) -> None:
     run = make_run(job_id="")
     with pytest.raises(KeyboardInterrupt, match=f"{run.id} may be running: hpcprof status .*cancel"):  # noqa: SIM117
-        with _handing_over([run], run.path):
+        with _handing_over(None, [run], run.path):
             raise KeyboardInterrupt
     assert read_intent(run) is not None
 
@@ -24,7 +24,7 @@ def test_an_interrupt_while_a_job_is_handed_over_names_the_run(make_run: MakeRun
 def test_a_run_whose_job_may_have_been_accepted_is_kept_and_named(refused: bool, make_run: MakeRun) -> None:
     run = make_run(job_id="")
     advice = "" if refused else f" If it did, hpcprof status {run.id} shows it."
-    with pytest.raises(SchedulerError) as error, _handing_over([run], run.path):
+    with pytest.raises(SchedulerError) as error, _handing_over(None, [run], run.path):
         raise submission_error("sbatch", "Socket timed out", refused=refused)
     assert str(error.value).endswith(f"the job: Socket timed out.{advice}")
     assert run.path.exists() != refused
