@@ -103,7 +103,7 @@ def run_command(
     import subprocess
 
     began = time.monotonic()
-    deliver = _hold_interrupts()
+    deliver = hold_interrupts()
     try:
         process = subprocess.Popen(
             command,
@@ -218,7 +218,7 @@ def piped(command: Sequence[str], *, timeout: float, in_terminal: bool = False) 
         raise CommandTimedOut(command[0], timeout)
 
 
-def _hold_interrupts() -> Callable[[], None]:
+def hold_interrupts() -> Callable[[], None]:
     """Defer Ctrl-C while a process starts, whose id would be lost; the result delivers it."""
     before = signal.getsignal(signal.SIGINT)
     if not callable(before) or threading.current_thread() is not threading.main_thread():

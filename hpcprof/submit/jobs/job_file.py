@@ -52,11 +52,6 @@ def load_job_file(path: Path) -> JobSpec:
     data = read_mapping(path, "job file", text_keys=["program", *texts])
     lines = key_lines(path)
     spec = read_spec(data, str(path), lines)
-    for name, option in OPTIONS.items():
-        value = getattr(spec, name)
-        if option.least is not None and value is not None and value < option.least:
-            where = f"{path}, line {lines[name]}: {name} = {value}"
-            raise UsageError(f"{where}: write a whole number from {option.least}.")
     places = {key: line for key, line in lines.items() if key.partition(".")[0] in OPTIONS}
     return replace(
         spec, origins={key: ValueOrigin(f"{path}, line {line}", key) for key, line in places.items()}

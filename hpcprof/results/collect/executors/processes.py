@@ -19,7 +19,7 @@ from typing import Any, NoReturn, cast
 
 import msgspec
 
-from hpcprof.common.processes import without_working_folder
+from hpcprof.common.processes import hold_interrupts, without_working_folder
 from hpcprof.results.collect.executors.interface import Lost, ResultT, TaskT
 from hpcprof.results.collect.executors.planning import chunks, one_start, worker_count
 
@@ -221,20 +221,15 @@ def _defer_interrupts() -> Iterator[None]:
     Processes that are started in the block never receive it, and import nothing from the working folder.
     Ctrl-C reaches all processes of a terminal; the first one handles it and ends the others by SIGTERM.
     """
-    held: list[int] = []
     # Processes started here inherit the mask, which is of this thread alone; the handler is of all threads.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    in_main = threading.current_thread() is threading.main_thread()
-    handler = signal.signal(signal.SIGINT, lambda number, _: held.append(number)) if in_main else None
+    deliver = hold_interrupts()
     try:
         with without_working_folder():
             yield
     finally:
-        if in_main:
-            signal.signal(signal.SIGINT, handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        for number in held[:1]:
-            signal.raise_signal(number)
+        deliver()
 
 
 def _end_worker(number: int, frame: object) -> NoReturn:

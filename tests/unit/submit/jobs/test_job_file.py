@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from hpcprof.common.errors import UsageError
+from hpcprof.submit.jobs.job import JobSpec
 from hpcprof.submit.jobs.job_file import load_job_file
+from hpcprof.submit.jobs.request import resolve
 
 GIGL = """\
 program: [python, train.py]
@@ -52,9 +55,6 @@ def test_numbers_are_texts_where_an_option_is_text(tmp_path: Path) -> None:
     [
         ("rank: 2\n", r"unknown key 'rank' in .*job\.yaml, line 1; did you mean"),
         ("nodes: two\n", r"job\.yaml, line 1: nodes = 'two'"),
-        ("nodes: 0\n", r"job\.yaml, line 1: nodes = 0: write a whole number from 1"),
-        ("cpus_per_rank: 0\n", r"job\.yaml, line 1: cpus_per_rank = 0: write a whole number from 1"),
-        ("gpus_per_rank: -1\n", r"job\.yaml, line 1: gpus_per_rank = -1: write a whole number from 0"),
         ("\nnodes: 1\nmem: [64]\n", r"job\.yaml, line 3: mem: expected text"),
         ("- a\n", "is not a job file"),
         ("options: {a: [1]}\n", r"job\.yaml, line 1: options"),
@@ -67,3 +67,15 @@ def test_a_wrong_job_file_is_one_sentence(text: str, says: str, tmp_path: Path) 
     path.write_text(text)
     with pytest.raises(UsageError, match=says):
         load_job_file(path)
+
+
+@pytest.mark.parametrize(("key", "value", "least"), [("nodes", 0, 1), ("gpus_per_rank", -1, 0)])
+def test_a_number_that_is_too_small_is_refused_with_its_line(
+    key: str, value: int, least: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(f"site: generic-slurm\n{key}: {value}\nprogram: ['true']\n")
+    place = f"{key} = {value} in {path}, line 2"
+    says = f"--{key.replace('_', '-')} {value}: write a whole number from {least} ({place})."
+    with pytest.raises(UsageError, match=re.escape(says)):
+        resolve(JobSpec(job_file=path))
