@@ -103,7 +103,7 @@ def match_pairs(rows: pd.DataFrame, whole_world: bool) -> tuple[list[MatchedPair
     pairs = []
     columns = _columns(rows, chosen) | {"alone": alone, "sends": sends}
     keys = (communicator[chosen], sender, receiver)
-    for (number, source, target), places in rows_by_key(*keys) if len(chosen) else []:
+    for (number, source, target), places in rows_by_key(*keys):
         if not profiled[places[0]]:
             continue
         messages = {name: values[places] for name, values in columns.items()}

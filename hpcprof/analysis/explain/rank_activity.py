@@ -283,7 +283,7 @@ def predecessors(start: Ints, end: Ints, thread: Ints) -> Ints:
     share = np.bincount(thread[other], minlength=len(calls)) / np.maximum(calls, 1)
     follows = other & ((share <= _MAX_HANDOVER_SHARE)[thread] | (previous == NONE))
     beside = np.flatnonzero(other & ~follows & (following[latest] != NONE))
-    for _, rows in rows_by_key(thread[beside], thread[latest[beside]]) if len(beside) else ():
+    for _, rows in rows_by_key(thread[beside], thread[latest[beside]]):
         chosen = beside[rows]
         end_lag, gap = (
             times - end[latest[chosen]] for times in (end[chosen], start[following[latest[chosen]]])
@@ -445,6 +445,6 @@ def pace_of(calls: HostCalls, work: Work) -> Pace:
     else:
         waits = np.zeros(len(long), bool)
         busy = np.flatnonzero(until_place > _MIN_PAUSE_NS)
-        for _, rows in rows_by_key(calls.name[long[busy]], calls.place[long[busy]]) if len(busy) else ():
+        for _, rows in rows_by_key(calls.name[long[busy]], calls.place[long[busy]]):
             waits[busy[rows]] = grows_with(until_place[busy[rows]] - _MAX_GAP_NS, pause[busy[rows]])
     return Pace(long[waits], order[newest[place[waits]]])

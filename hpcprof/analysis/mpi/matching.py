@@ -526,7 +526,7 @@ def _pairs(run: RunMpi) -> Iterator[tuple[tuple[int, int], tuple[Ints, Ints]]]:
     sends = ops.matched_sends
     sends = sends[ops.rank[sends] != ops.peer[sends]]
     both = np.column_stack([sends, ops.partner[sends]])
-    for (sender, receiver), places in rows_by_key(*ops.rank[both].T) if len(both) else []:
+    for (sender, receiver), places in rows_by_key(*ops.rank[both].T):
         rows = both[places]
         yield (sender, receiver), (calls.own_start[ops.begin[rows]], calls.own_end[ops.completes[rows]])
     for op, rows in collective_tables(run):

@@ -70,10 +70,9 @@ def mpi_operation_list(timeline: Timeline) -> Outcome:
     rows, _ = mpi_calls_in_order(timeline)
     calls, operations = timeline.mpi_calls.take(rows), timeline.mpi_operations
     begin, end = np.full(len(operations), NO_CALL), np.full(len(operations), NO_CALL)
-    calls_of_thread = {tuple(key): places for key, places in rows_by_key(calls.process, calls.thread)}
-    keys = rows_by_key(operations.process, operations.thread) if len(operations) else []
-    for key, places in keys:
-        index = calls_of_thread.get(tuple(key))
+    calls_of_thread = dict(rows_by_key(calls.process, calls.thread))
+    for key, places in rows_by_key(operations.process, operations.thread):
+        index = calls_of_thread.get(key)
         if index is not None:
             begin[places] = _positions(index, calls.start[index], operations.start[places])
             end[places] = _positions(index, np.maximum.accumulate(calls.end[index]), operations.end[places])

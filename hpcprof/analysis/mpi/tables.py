@@ -150,7 +150,7 @@ class _Sums:
         parts = np.split(lengths, np.cumsum(count[:-1]))
         for (rank, _, size_class), name, part in zip(keys.tolist(), names, parts, strict=True):
             self._lengths.setdefault((rank, name, size_class), []).append(part)
-        for (rank,), places in rows_by_key(calls.rank[counted]) if len(counted) else []:
+        for (rank,), places in rows_by_key(calls.rank[counted]):
             low, high = self._extent.get(rank, (LATEST, -LATEST))
             start, end = calls.own_start[counted[places]].min(), calls.own_end[counted[places]].max()
             self._extent[rank] = min(low, int(start)), max(high, int(end))

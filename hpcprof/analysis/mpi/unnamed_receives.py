@@ -132,11 +132,11 @@ def _unclaimed_messages(ops: RankMessages, streams: Ints, at: Floats, inbound: I
     """Return the messages that a rank's named receives leave, by the progress of the senders."""
     named = np.flatnonzero(ops.receives & (ops.peer != NO_PEER))
     taken = {
-        tuple(key): ops.progress[named[rows]]
-        for key, rows in (rows_by_key(ops.comm[named], ops.peer[named], ops.tag[named]) if len(named) else [])
+        key: ops.progress[named[rows]]
+        for key, rows in rows_by_key(ops.comm[named], ops.peer[named], ops.tag[named])
     }
     sequences = [
-        np.delete(inbound[rows], _taken_messages(at[inbound[rows]], taken.get(tuple(key), np.empty(0))))
+        np.delete(inbound[rows], _taken_messages(at[inbound[rows]], taken.get(key, np.empty(0))))
         for key, rows in rows_by_key(*streams[inbound, :3].T)
     ]
     remaining = np.concatenate(sequences)

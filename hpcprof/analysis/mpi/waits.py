@@ -246,7 +246,7 @@ def _next_calls(run: RunMpi, call: Ints, moment: Ints) -> Ints:
 def _earliest_later_sends(rank: Ints, call: Ints, sent: Ints) -> Ints:
     """Return the moment of the earliest send among the messages of later calls of the same rank."""
     result = np.full(len(rank), AFTER_ALL)
-    for _, rows in rows_by_key(rank) if len(rank) else []:
+    for _, rows in rows_by_key(rank):
         after = np.append(np.minimum.accumulate(sent[rows][::-1])[::-1], AFTER_ALL)
         result[rows] = after[np.searchsorted(call[rows], call[rows], side="right")]
     return result

@@ -39,36 +39,34 @@ def host_compute(timeline: Timeline) -> Intervals:
     """Return the times in which a thread executes an operator that neither communicates nor loads a batch."""
     table, ranges = timeline.operators, timeline.ranges
     loading = ranges.take(np.flatnonzero(name_matches(timeline, ranges.name, _LOADING.match)))
-    loads = {tuple(key): _open_times(loading.take(rows)) for key, rows in _by_thread(loading)}
+    loads = {
+        key: _open_times(loading.take(rows)) for key, rows in rows_by_key(loading.process, loading.thread)
+    }
     communicating = name_matches(timeline, table.name, communicates)
     parts = [_open_times(table.take(slice(0)))]  # empty, for a program without threads that compute
     for key, rows in _computing_threads(timeline):
         computing, other = rows[~communicating[rows]], rows[communicating[rows]]
         # Operators are nested: one that communicates is often inside one that does not.
         part = difference(_open_times(table.take(computing)), _open_times(table.take(other)))
-        parts.append(difference(part, loads[tuple(key)]) if tuple(key) in loads else part)
+        parts.append(difference(part, loads[key]) if key in loads else part)
     return union_of(*parts)
 
 
 @computed_once
-def _computing_threads(timeline: Timeline) -> list[tuple[list[int], Ints]]:
+def _computing_threads(timeline: Timeline) -> list[tuple[tuple[int, ...], Ints]]:
     """Return process, thread and the rows of the operators of each thread that computes.
 
     The threads of a ``ProcessGroup`` of PyTorch only execute operators within its collectives.
     """
     table, collectives = timeline.operators, timeline.host_collectives
-    collective_rows = {tuple(key): rows for key, rows in _by_thread(collectives)}
+    collective_rows = dict(rows_by_key(collectives.process, collectives.thread))
     computing_threads = []
-    for key, rows in _by_thread(table):
-        inner = collectives.take(collective_rows.get(tuple(key), np.empty(0, np.int64)))
+    for key, rows in rows_by_key(table.process, table.thread):
+        inner = collectives.take(collective_rows.get(key, np.empty(0, np.int64)))
         outside = difference(_open_times(table.take(rows)), _open_times(inner))
         if len(outside[0]):
             computing_threads.append((key, rows))
     return computing_threads
-
-
-def _by_thread(table: Operators | Collectives | Ranges) -> list[tuple[list[int], Ints]]:
-    return rows_by_key(table.process, table.thread) if len(table) else []
 
 
 @computed_once

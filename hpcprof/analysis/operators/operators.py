@@ -107,11 +107,9 @@ def innermost_row(
     """Return the position of the innermost row that is open on a thread at each moment, or `NO_OPERATOR`."""
     start, end = table.start[tree.order], table.end[tree.order]
     carrier = np.full(len(moment), NO_OPERATOR, np.int64)
-    threads = {
-        tuple(key): rows for key, rows in rows_by_key(table.process[tree.order], table.thread[tree.order])
-    }
-    for key, rows in rows_by_key(process, thread) if len(moment) else []:
-        if (thread_rows := threads.get(tuple(key))) is None:
+    threads = dict(rows_by_key(table.process[tree.order], table.thread[tree.order]))
+    for key, rows in rows_by_key(process, thread):
+        if (thread_rows := threads.get(key)) is None:
             continue
         when = moment[rows]
         before = np.searchsorted(start[thread_rows], when, side="right") - 1

@@ -139,7 +139,7 @@ def _project(ranges: Ranges, layers: Mapping[Any, list[Layer]], *key: Ints) -> P
     n = len(ranges)
     result = Projection(np.full(n, AFTER_ALL), np.full(n, BEFORE_ALL), np.zeros(n, np.int64))
     for group, rows in rows_by_key(*key):
-        _project_group(result, rows, ranges, layers.get(tuple(group), []))
+        _project_group(result, rows, ranges, layers.get(group, []))
     return result
 
 

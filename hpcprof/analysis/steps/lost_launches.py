@@ -61,11 +61,11 @@ def _nested_calls(timeline: Timeline, lost: Ints, paired: Ints) -> Mask:
     """Return a mask of the calls that lie inside, or around, a call of their thread that has an operation."""
     calls = timeline.calls
     nested = np.zeros(len(lost), bool)
-    threads = {tuple(key): rows for key, rows in rows_by_key(calls.process[paired], calls.thread[paired])}
+    threads = dict(rows_by_key(calls.process[paired], calls.thread[paired]))
     for key, rows in rows_by_key(calls.process[lost], calls.thread[lost]):
-        if tuple(key) not in threads:
+        if key not in threads:
             continue
-        launching_calls = paired[threads[tuple(key)]]
+        launching_calls = paired[threads[key]]
         launching_calls = launching_calls[np.argsort(calls.start[launching_calls], kind="stable")]
         thread_calls = lost[rows]
         first = np.searchsorted(calls.start[launching_calls], calls.start[thread_calls])

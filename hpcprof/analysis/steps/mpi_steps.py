@@ -144,7 +144,7 @@ def mpi_calls_in_order(timeline: Timeline) -> tuple[Ints, Ints]:
     The thread with the most calls is the first.
     """
     calls = timeline.mpi_calls
-    groups = [rows for _, rows in rows_by_key(calls.process, calls.thread)] if len(calls) else []
+    groups = [rows for _, rows in rows_by_key(calls.process, calls.thread)]
     groups.sort(key=lambda rows: -len(rows))
     ordered = [rows[np.argsort(calls.start[rows], kind="stable")] for rows in groups]
     number = np.repeat(np.arange(len(groups)), [len(rows) for rows in groups])

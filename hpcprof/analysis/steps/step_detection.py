@@ -375,7 +375,7 @@ def _source(name: str, ranges: Ranges, covered: float) -> str:
         enough = 1 if framework_range in _MAY_OCCUR_ONCE else _MIN_MARKERS if framework_range.marker else 2
         single = len(ranges) == 1 and not framework_range.marker and covered >= MIN_COVERAGE_PCT
         return framework_range.source if len(ranges) >= enough else SINGLE if single else ""
-    threads = rows_by_key(ranges.process, ranges.thread) if len(ranges) else []
+    threads = rows_by_key(ranges.process, ranges.thread)
     if max((len(thread_rows) for _, thread_rows in threads), default=0) < MIN_INSTANCES:
         return ""
     return AUTOMATIC if covered >= MIN_COVERAGE_PCT else REPEATS

@@ -59,7 +59,7 @@ def properly_nested(start: Ints, end: Ints) -> bool:
 def styles_of_threads(process: Ints, thread: Ints, start: Ints, end: Ints) -> Ints:
     """Return the `Style` of ranges: those of a thread are pushed and popped if all of them nest."""
     style = np.full(len(start), int(Style.PUSH_POP))
-    for _, rows in rows_by_key(process, thread) if len(start) else ():
+    for _, rows in rows_by_key(process, thread):
         if not properly_nested(start[rows], end[rows]):
             style[rows] = int(Style.START_END)
     return style

@@ -131,26 +131,28 @@ def numbered_rows(*columns: Ints) -> tuple[Ints, Ints]:
     return np.column_stack([column[position] for column in columns]), number
 
 
-def rows_by_key(*columns: Ints) -> list[tuple[list[int], Ints]]:
+def rows_by_key(*columns: Ints) -> list[tuple[tuple[int, ...], Ints]]:
     """Return the distinct rows of columns, in ascending order, and the indices of each, ascending.
 
     Runs of equal rows are numbered instead of single rows: a profiler writes few and long ones.
     """
     n = len(columns[0])
+    if not n:
+        return []
     change = np.ones(n, bool)
     change[1:] = False
     for column in columns:
         change[1:] |= column[1:] != column[:-1]
     first = np.flatnonzero(change)
-    if n and len(first) == 1:
-        return [([int(column[0]) for column in columns], np.arange(n))]
+    if len(first) == 1:
+        return [(tuple(int(column[0]) for column in columns), np.arange(n))]
     length = np.diff(first, append=n)
     keys, number = numbered_rows(*(column[first] for column in columns))
     order = np.argsort(number, kind="stable")
     ends = np.cumsum(length[order])
     rows = np.arange(n) + np.repeat(first[order] - ends + length[order], length[order])
     cuts = ends[np.cumsum(np.bincount(number))[:-1] - 1]
-    return list(zip(keys.tolist(), np.split(rows, cuts), strict=False))
+    return list(zip(map(tuple, keys.tolist()), np.split(rows, cuts), strict=True))
 
 
 def begins_run(*columns: Ints) -> Mask:
