@@ -7,16 +7,19 @@ from typing import NamedTuple
 
 NO_LINE = -1
 
+BUILT_IN = "<built-in>"
+"""The file of functions in C, such as ``fsync``, that Python code calls."""
+
 _INSTALLED_FOLDERS = re.compile(
     r"/(site|dist)-packages/|/lib(32|64)?/python[23][^/]*/|^/(usr/(local/)?|opt/[^/]+/)?lib(32|64|exec)?/"
 )
 """The folders of Python's own modules, of installed packages, and of the system's libraries."""
 
 _FRAMES_WITHOUT_CODE = re.compile(
-    r"^[<\[(]|^$|^/opt/nvidia/|/nsight-systems"
+    r"^[<\[(]|^$|^/opt/nvidia/|/nsight-systems|/hook/hpcprof_"
     r"|(^|/)(python[\d.]*|ld-linux[^/]*|lib(python|cuda|nccl|c10|torch)[^/]*)$"
 )
-"""Frames without a file, of the kernel, of the interpreter, and of PyTorch's and NVIDIA's libraries."""
+"""Frames without a file, of the kernel, the interpreter, PyTorch's and NVIDIA's libraries, and our hook."""
 
 _NOTEBOOK = ("<ipython-input-", "<cell")
 _PACKAGES = {

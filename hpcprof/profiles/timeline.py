@@ -385,8 +385,8 @@ class Synchronizations(Table):
 class Functions(Spans):
     """Places of threads in the user's code, from stacks: calls, which may be nested, or samples.
 
-    Only the innermost function of the user's own code counts, not those of libraries that it calls
-    (`hpcprof.profiles.frames`). ``file`` is `NO_NAME`, and ``line`` is -1, if it is unknown.
+    Only the innermost function of the user's own code counts, not those of libraries that it calls, but for
+    long ones in C (`hpcprof.profiles.frames`). ``file`` is `NO_NAME`, and ``line`` is -1, if it is unknown.
     """
 
     function: Ints

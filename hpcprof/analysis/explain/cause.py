@@ -205,6 +205,8 @@ class PlaceRemedy:
     words: tuple[str, ...]
     text: str
     jax: bool = False
+    without_stacks: bool = False
+    """True for advice that asks for call stacks."""
 
 
 @dataclass(frozen=True)
@@ -266,14 +268,25 @@ class CauseDeclaration:
     """The subject of ``coincidences`` that may explain the cause."""
 
     def advise(
-        self, where: str, ranks: Sequence[int], *, stack: Stack = "", in_turn: bool = False, advice: str = ""
+        self,
+        where: str,
+        ranks: Sequence[int],
+        *,
+        stack: Stack = "",
+        in_turn: bool = False,
+        advice: str = "",
+        has_stacks: bool = False,
     ) -> str:
         """Return what to do about the cause in a place, in one or two sentences.
 
         ``advice`` is a candidate's, and comes before all others.
         """
         place = _COMPOUNDS.sub("", where.lower())
-        usable = (option for option in self.place_remedies if option.jax == (stack == "jax"))
+        usable = (
+            option
+            for option in self.place_remedies
+            if option.jax == (stack == "jax") and not (has_stacks and option.without_stacks)
+        )
         chosen = next(
             (option.text for option in usable if any(word in place for word in option.words)),
             self.remedies.get(stack, self.remedy),

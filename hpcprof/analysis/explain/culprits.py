@@ -31,8 +31,8 @@ from hpcprof.analysis.statistics.grouped import sums
 from hpcprof.analysis.steps.step_ranges import shown_name, steps_of
 from hpcprof.analysis.steps.streams import NO_CALL, launch_calls
 from hpcprof.analysis.steps.wall_time import StepTimes, step_intervals
-from hpcprof.profiles.columns.unique import name_matches, numbered, rows_by_key
-from hpcprof.profiles.frames import NO_LINE
+from hpcprof.profiles.columns.unique import name_matches, numbered, numbered_rows, rows_by_key
+from hpcprof.profiles.frames import BUILT_IN, NO_LINE
 from hpcprof.profiles.timeline import (
     NO_NAME,
     ApiCalls,
@@ -41,6 +41,7 @@ from hpcprof.profiles.timeline import (
     Ints,
     Operations,
     Ranges,
+    Spans,
     Timeline,
 )
 from hpcprof.profiles.waiting_calls import launches_graph
@@ -104,20 +105,41 @@ def _time_by_line(timeline: Timeline, cause: CauseDeclaration, where: str) -> Co
         if thread not in working:
             continue
         rows_of = functions.take(rows)
-        function, place = _innermost_function(rows_of), places.of(thread)
+        in_c = name_matches(timeline, rows_of.file, BUILT_IN.__eq__)
+        function, place = _innermost_row(rows_of), places.of(thread)
         calling = _calls_of_cause(timeline, cause, thread, steps)
-        _, start, end = split_by_function([function, place, calling], steps.start, steps.end)
-        chosen = inside[place.at(start)]
+        # Without a GPU, the work of operators is the program's, and that between them is the host's.
+        computing = _innermost_row(_operators_of(timeline, thread))
+        _, start, end = split_by_function([function, place, calling, computing], steps.start, steps.end)
+        chosen = inside[place.at(start)] & (computing.at(start) == NONE)
         if cause.calls:
             chosen &= calling.at(start) != NONE
         row, length = function.at(start[chosen]), (end - start)[chosen]
-        for distinct_row in np.unique(row).tolist():
-            name, file = timeline.names(
-                np.array([field[distinct_row] for field in (rows_of.function, rows_of.file)])
-            )
-            line = None if distinct_row == NONE else (name or "", file or "", int(rows_of.line[distinct_row]))
-            counter[line] += int(length[row == distinct_row].sum())
+        own_rows = np.flatnonzero(~in_c)
+        caller = _innermost_row(rows_of.take(own_rows)).at(start[chosen])
+        caller = np.where(caller == NONE, row, own_rows[caller] if len(own_rows) else row)
+        pairs, numbers = numbered_rows(row, caller)
+        for (called, calling_row), ns in zip(pairs.tolist(), sums(numbers, length, len(pairs)), strict=True):
+            counter[_line_of(timeline, rows_of, called, calling_row)] += int(ns)
     return counter
+
+
+def _line_of(timeline: Timeline, functions: Functions, called: int, caller: int) -> _Line | None:
+    """Return the function, file and line of a row; a function in C has those of its ``caller``."""
+    if called == NONE:
+        return None
+    name, own_name, file = timeline.names(
+        np.array([functions.function[called], functions.function[caller], functions.file[caller]])
+    )
+    function = f"{name} in {own_name}" if functions.function[called] != functions.function[caller] else name
+    return function or "", "" if file in (None, BUILT_IN) else file, int(functions.line[caller])
+
+
+def _operators_of(timeline: Timeline, thread: Thread) -> Spans:
+    """Return the operators of a thread of a program without a GPU; none for others."""
+    table = timeline.operators
+    is_own = (table.process == thread[0]) & (table.thread == thread[1])
+    return table.take(is_own & (timeline.operation_count == 0))
 
 
 def _calls_of_cause(
@@ -128,9 +150,9 @@ def _calls_of_cause(
     return call_at(calls, rows[name_matches(timeline, calls.name[rows], re.compile(cause.calls).search)])
 
 
-def _innermost_function(functions: Functions) -> StepFunction:
-    extents = (functions.start, functions.end, functions.process, functions.thread)
-    return innermost(Ranges(*extents, np.arange(len(functions))))
+def _innermost_row(spans: Spans) -> StepFunction:
+    """Return the row of one thread's innermost span at each moment."""
+    return innermost(Ranges(spans.start, spans.end, spans.process, spans.thread, np.arange(len(spans))))
 
 
 _MAX_OTHER_RANKS = 8
@@ -262,13 +284,15 @@ def with_culprits(
         where = "" if finding.where in whole_step else finding.where
         read = [timelines[rank] for rank in ranks if rank in timelines]
         on_host = bool(read) and not any(timeline.operation_count for timeline in read)
+        sources = sources_of(finding.cause, where, ranks, timelines)
+        graphs = any(map(_replays_graphs, read))
         return replace(
             finding,
-            remedy=remedy_for(stack, finding, replays_graphs=any(map(_replays_graphs, read))),
+            remedy=remedy_for(stack, finding, replays_graphs=graphs, has_stacks=bool(sources)),
             evidence_text=tuple(
                 in_words(tables, evidence, on_host, cause_of(finding.cause)) for evidence in finding.evidence
             ),
-            source=sources_of(finding.cause, where, ranks, timelines),
+            source=sources,
             culprit=culprit_of(finding.cause, where, ranks, timelines),
         )
 
@@ -279,17 +303,19 @@ def _replays_graphs(timeline: Timeline) -> bool:
     return any(map(launches_graph, timeline.strings[np.unique(timeline.calls.name)].tolist()))
 
 
-def remedy_for(stack: Stack, finding: Finding, *, replays_graphs: bool = False) -> str:
+def remedy_for(
+    stack: Stack, finding: Finding, *, replays_graphs: bool = False, has_stacks: bool = False
+) -> str:
     """Return the remedy of a finding for a stack, if it differs; findings of memory keep theirs."""
     cause = cause_of(finding.cause)
     if replays_graphs and stack != "jax" and "graph" in cause.remedies:
         stack = "graph"
-    differs = stack in cause.remedies or (stack == "jax" and Trait.MEMORY not in cause.traits)
+    differs = has_stacks or stack in cause.remedies or (stack == "jax" and Trait.MEMORY not in cause.traits)
     places, turns = ("", finding.where), (False, True)
     usual = {cause.advise(place, finding.ranks, in_turn=turn) for place in places for turn in turns}
     # Sentences about a single candidate, or about losses, stay.
     return (
-        cause.advise(finding.where, finding.ranks, stack=stack)
+        cause.advise(finding.where, finding.ranks, stack=stack, has_stacks=has_stacks)
         if differs and finding.remedy in usual
         else finding.remedy
     )

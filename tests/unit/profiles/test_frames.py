@@ -37,6 +37,7 @@ def test_code_of_the_user_is_own(file: str) -> None:
         "[kernel.kallsyms]",
         "<frozen importlib._bootstrap>",
         "<string>",
+        "runs/r/hook/hpcprof_pulse.py",
         "",
     ],
 )

@@ -101,6 +101,7 @@ HOST_WORK = CauseDeclaration(
             ("profilerstep#",),
             "Mark the parts of the step (torch.profiler.record_function), or record with --stacks, to see "
             "which one takes the time; then prepare it ahead of the step, or do it less often.",
+            without_stacks=True,
         ),
     ),
     candidates=candidates,

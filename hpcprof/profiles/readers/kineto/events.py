@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from hpcprof.common.units import counted, format_ns
-from hpcprof.profiles.frames import Frame, is_own
+from hpcprof.profiles.frames import BUILT_IN, Frame, is_own
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
 from hpcprof.profiles.readers.kineto.arguments import (
     AllocatorArguments,
@@ -195,6 +195,10 @@ _OWN_FUNCTION = "own function"
 _FUNCTION = re.compile(r"(?P<file>.+)\((?P<line>\d{1,9})\): (?P<function>.+)")
 """The name of a function of Python."""
 
+_C_FUNCTION = re.compile(r"<built-in (?:function|method) (?P<function>[^ >]+).*>", re.DOTALL)
+_LONG_DIGITS = 3
+"""Functions in C are read if their µs have this many digits: the short ones of PyTorch are countless."""
+
 _PYTHON = "python_function"
 """The category of functions of Python, of which a timeline holds some."""
 
@@ -320,7 +324,7 @@ class TraceEvents:
                 by_category["user_annotation" if marks else "cpu_op"].append(event)
             elif is_module(event):
                 by_category[_MODULE].append(event)
-            elif event.cat == _PYTHON and (frame := frame_of(event.name or "")) and is_own(frame):
+            elif event.cat == _PYTHON and _takes_time(event):
                 by_category[_OWN_FUNCTION].append(event)
             elif event.cat in ("overhead", "Overhead"):
                 self._overhead += (1, int(times([event.dur])[0][0]))
@@ -458,9 +462,19 @@ def is_module(event: Event) -> bool:
 
 @cache
 def frame_of(name: str) -> Frame | None:
-    """Return the frame that the name of a function of Python tells; None for a built-in function."""
+    """Return the frame that the name of a function tells; None for a name of another form."""
+    if match := _C_FUNCTION.fullmatch(name):
+        return Frame(match["function"], BUILT_IN)
     match = _FUNCTION.fullmatch(name)
     return Frame(match["function"], match["file"], int(match["line"])) if match else None
+
+
+def _takes_time(event: Event) -> bool:
+    """Return whether an event of Python is a function of the user's own, or a long one in C."""
+    frame = frame_of(event.name or "")
+    if frame is None or frame.file != BUILT_IN:
+        return frame is not None and is_own(frame)
+    return len(bytes(event.dur).partition(b".")[0]) >= _LONG_DIGITS
 
 
 def _passed_checks(checks: ValidRows) -> Mask:

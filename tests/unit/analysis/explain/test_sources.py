@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +12,8 @@ import pytest
 from hpcprof.analysis.explain.cause import Cause
 from hpcprof.analysis.explain.culprits import sources_of
 from hpcprof.analysis.explain.explanation import Source
+from hpcprof.profiles.frames import BUILT_IN
+from hpcprof.profiles.readers.kineto.reader import read
 from hpcprof.profiles.timeline import Functions, Timeline
 from tests.unit.analysis.explain.programs import MS, Host, Instruction, Launch, Memory, Place, Wait, simulate
 
@@ -97,3 +101,33 @@ def test_without_stacks_or_work_of_the_host_there_is_no_source(timeline: Timelin
     assert sources_of(Cause.SLOW_MATH, "data", (0,), {0: with_functions(timeline, calls)}) is None
     elsewhere = {0: with_functions(timeline, calls, thread=5)}
     assert sources_of(Cause.HOST_WORK, "data", (0,), elsewhere) is None
+
+
+def test_a_function_in_c_is_named_with_its_caller(timeline: Timeline) -> None:
+    calls: list[Call] = []
+    for start, end in ranges(timeline, "data"):
+        calls.append((start, end, "load", "train.py", 7))
+        calls.append((start, start + 8 * MS, "fsync", BUILT_IN, -1))
+    timeline = with_functions(timeline, calls)
+    sources = sources_of(Cause.HOST_WORK, "data", (0,), {0: timeline})
+    assert sources == (Source("train.py", 7, "fsync in load", 80.0), Source("train.py", 7, "load", 20.0))
+
+
+def test_without_a_gpu_the_time_in_operators_is_not_work_of_the_host(tmp_path: Path) -> None:
+    def event(category: str, name: str, start: int, length: int) -> dict[str, object]:
+        return {"ph": "X", "cat": category, "name": name, "pid": 1, "tid": 2, "ts": start, "dur": length}
+
+    events = [event("python_function", "train.py(7): train", 0, 3000)]
+    for step in range(3):
+        events += [
+            event("user_annotation", f"ProfilerStep#{step}", 1000 * step, 990),
+            event("python_function", "<built-in function linear>", 1000 * step, 500),
+            event("cpu_op", "aten::linear", 1000 * step, 500),
+            event("python_function", "<built-in function fsync>", 1000 * step + 500, 300),
+        ]
+    path = tmp_path / "rank0.trace.json"
+    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
+    timeline = read(path)
+    fsync, train = sources_of(Cause.HOST_WORK, "", (0,), {0: timeline}) or ()
+    assert (fsync.function, train.function) == ("fsync in train", "train")
+    assert fsync.share_pct > 50

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hpcprof.analysis.steps.step_ranges import steps_of
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.columns.joins import launch_pairs
+from hpcprof.profiles.frames import BUILT_IN
 from hpcprof.profiles.host_memory import HostMemory, host_memory_of_name
 from hpcprof.profiles.losses import LossKind
 from hpcprof.profiles.readers.declaration import SeveralRanks
@@ -291,6 +292,16 @@ def test_functions_of_the_users_code_are_read_from_stacks(tmp_path: Path) -> Non
     assert (timeline.names(table.function), timeline.names(table.file)) == (["load"], ["train.py"])
     assert (table.line.tolist(), table.start.tolist(), table.end.tolist()) == ([7], [1500], [3500])
     assert not timeline.origin.losses
+
+
+def test_a_long_function_in_c_is_read_from_stacks(tmp_path: Path) -> None:
+    call = {"ph": "X", "cat": "python_function", "pid": 1, "tid": 2, "ts": 1.5}
+    name = "<built-in method acquire of _thread.lock object at 0x7f>"
+    short, long = ({**call, "name": name, "dur": dur} for dur in (99.999, 100.5))
+    timeline = read(write(tmp_path / "rank0.trace.json", short, long))
+    table = timeline.functions
+    assert (timeline.names(table.function), timeline.names(table.file)) == (["acquire"], [BUILT_IN])
+    assert table.end.tolist() == [102000]
 
 
 @pytest.mark.parametrize(("top", "name"), [({"hip_runtime_version": 7}, "AMD GPU with 304 units"), ({}, "")])
