@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 from hpcprof.analysis.account.call_kinds import CallKind
-from hpcprof.analysis.account.places import NONE
+from hpcprof.analysis.account.places import NONE, OUTSIDE
 from hpcprof.analysis.explain.annotations import Scene
 from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Figures, PlaceRemedy, Trait, idle
 from hpcprof.analysis.explain.causes.blocking_copy import copies_in
@@ -101,6 +101,18 @@ HOST_WORK = CauseDeclaration(
             ("profilerstep#",),
             "Mark the parts of the step (torch.profiler.record_function), or record with --stacks, to see "
             "which one takes the time; then prepare it ahead of the step, or do it less often.",
+            without_stacks=True,
+        ),
+        PlaceRemedy(
+            (OUTSIDE,),
+            "Mark the parts of the step (jax.profiler.TraceAnnotation) to see which one takes the time; then "
+            "prepare it ahead of the step, or do it less often.",
+            jax=True,
+        ),
+        PlaceRemedy(
+            (OUTSIDE,),
+            "Mark the parts of the step (ranges of NVTX or ROCTx), or record with --stacks, to see which one "
+            "takes the time; then prepare it ahead of the step, or do it less often.",
             without_stacks=True,
         ),
     ),
