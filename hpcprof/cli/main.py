@@ -6,10 +6,12 @@ import gc
 import io
 import os
 import re
+import signal
 import sys
 from importlib import import_module
 from itertools import takewhile
 from pathlib import Path
+from types import FrameType
 
 import click
 from click.core import ParameterSource
@@ -118,6 +120,7 @@ def main() -> None:
     _open_standard_files()
     _ignore_invalid_terminal_size()
     _collect_garbage_seldom()
+    _interrupt_on_signals()
     try:
         if _COMPLETION_VARIABLE in os.environ:
             from hpcprof.cli.shells import register_shells
@@ -153,6 +156,17 @@ def main() -> None:
         cause = f"{type(error).__name__}: {error}"
         sentence = f"internal error: {cause}. Run hpcprof --debug … and report the traceback."
         _fail(error, sentence, 1, debug)
+
+
+def _interrupt_on_signals() -> None:
+    """Let SIGTERM and SIGHUP end a command as Ctrl-C does: what it has started ends, or is named."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt(signal.Signals(number).name)
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores the second
+            signal.signal(number, interrupt)
 
 
 def _open_standard_files() -> None:

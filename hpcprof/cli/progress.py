@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import FrameType, TracebackType
+from collections.abc import Callable
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -178,27 +176,3 @@ class WaitingLine(ProgressLine):
         if self._limit is not None:
             parts.append(f"limit {format_walltime(self._limit)}")
         return ", ".join(filter(None, parts))
-
-
-@contextmanager
-def left_running(runs: str, name: str) -> Iterator[None]:
-    """End by Ctrl-C, SIGTERM or SIGHUP with a sentence: the runs that the block waits for go on.
-
-    ``runs`` and ``name`` are the runs in the sentence and in commands. Signals that are ignored, as by
-    nohup, stay so.
-    """
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt(number)
-
-    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    heard = [number for number in signals if signal.getsignal(number) is not signal.SIG_IGN]
-    handlers = {number: signal.signal(number, interrupt) for number in heard}
-    try:
-        yield
-    except KeyboardInterrupt as error:
-        echo(f"\nleft {runs} running: hpcprof status {name}, hpcprof cancel {name}", err=True)
-        sys.exit(128 + (error.args or signals)[0])
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)

@@ -13,7 +13,6 @@ from hpcprof.cli.completion import complete_runs
 from hpcprof.cli.conventions import command_with_examples, echo, typed_command
 from hpcprof.cli.job_options import job_options, log_origins, repeated_job, show_remarks, show_submitted
 from hpcprof.cli.options import EXISTING_FILE, flag, push_option, repeatable
-from hpcprof.cli.progress import WaitingLine, left_running
 from hpcprof.cli.push import push_ended
 from hpcprof.cli.pushing import hub_to_push_to
 from hpcprof.common.errors import UsageError
@@ -194,7 +193,8 @@ def follow(run: Run, template: Path | None = None, script: Path | None = None) -
 def _wait_for_end(run: Run) -> JobStatus:
     from hpcprof.runs.directory import typed_name
 
-    with left_running(run.id, typed_name(run.path)):
+    try:
+        from hpcprof.cli.progress import WaitingLine
         from hpcprof.results.collect.stalls import stall_sentence
         from hpcprof.submit.runs.failures import completion_warnings
         from hpcprof.submit.schedulers.base import JobState
@@ -202,6 +202,10 @@ def _wait_for_end(run: Run) -> JobStatus:
 
         with WaitingLine(run.submission.job.walltime) as line:
             status = wait_until_ended(run, line.show_state, partial(line.print, nl=False))
+    except KeyboardInterrupt:
+        name = typed_name(run.path)
+        echo(f"\nleft {run.id} running: hpcprof status {name}, hpcprof cancel {name}", err=True)
+        sys.exit(130)
     if status.state is JobState.COMPLETED:
         echo(str(status))
         for warning in completion_warnings(run):

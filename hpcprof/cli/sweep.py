@@ -9,7 +9,6 @@ import click
 from hpcprof.cli.conventions import command_with_examples, echo, typed_command
 from hpcprof.cli.job_options import job_options, log_origins, show_remarks, show_submitted
 from hpcprof.cli.options import flag, repeatable
-from hpcprof.cli.progress import left_running
 from hpcprof.cli.tables import show
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.common.masking import masked_command
@@ -121,10 +120,14 @@ def _wait_for(runs: Sequence[Run]) -> None:
     from hpcprof.submit.schedulers.base import JobState
     from hpcprof.submit.waiting import STALL_EXIT_CODE, ended_by_stall, watch
 
-    names = {typed_name(run.path.with_name(sweep_of(run.id) or run.id)) for run in runs}
-    with left_running("the runs", names.pop() if len(names) == 1 else "RUN"):
+    try:
         for states in watch(runs):
             show_states(runs, states)
+    except KeyboardInterrupt:
+        names = {typed_name(run.path.with_name(sweep_of(run.id) or run.id)) for run in runs}
+        name = names.pop() if len(names) == 1 else "RUN"
+        echo(f"\nleft the runs running: hpcprof status {name}, hpcprof cancel {name}", err=True)
+        sys.exit(130)
     if any(map(ended_by_stall, runs)):
         sys.exit(STALL_EXIT_CODE)
     if any(status.state is not JobState.COMPLETED for status in states.values()):

@@ -451,3 +451,34 @@ def test_ctrl_c_while_a_command_starts_is_one_sentence() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode in (130, -signal.SIGINT)
     assert done.stderr.strip() == "hpcprof: interrupted."
+
+
+def test_a_command_that_waits_says_that_its_run_goes_on_whatever_signal_ends_it(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "hpcprof", "submit", "--no-hook", "--wait", "--", "sleep", "60"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=tmp_path, stdout=pipe, stderr=pipe, text=True) as waiting:
+        assert waiting.stdout is not None
+        name = waiting.stdout.readline().split()[-1]
+        waiting.stdout.readline()  # its first state
+        waiting.terminate()
+        _, errors = waiting.communicate()
+    assert waiting.returncode == 130
+    assert errors == f"\nleft {name} running: hpcprof status {name}, hpcprof cancel {name}\n"
+    ended = subprocess.run([*command[:3], "cancel", name], cwd=tmp_path, capture_output=True, text=True)
+    assert ended.stdout == f"{name} cancelled\n"
+
+
+@pytest.mark.parametrize("ignored", [True, False])
+def test_a_closed_terminal_ends_a_command_in_a_sentence_but_not_under_nohup(ignored: bool) -> None:
+    ignore = "signal.signal(signal.SIGHUP, signal.SIG_IGN)" if ignored else ""
+    program = f"""
+import os, signal, sys
+{ignore}
+from hpcprof.cli import main
+main.log_invocation = lambda *words: os.kill(os.getpid(), signal.SIGHUP)
+sys.argv[1:] = ["--version"]
+main.main()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    expected = (0, "") if ignored else (130, "hpcprof: interrupted: SIGHUP.\n")
+    assert (done.returncode, done.stderr) == expected

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-import signal
 
 import pytest
 
-from hpcprof.cli.progress import WaitingLine, left_running
+from hpcprof.cli.progress import WaitingLine
 from hpcprof.study.runs import Message, MessageKind
 from hpcprof.submit.schedulers.base import JobState, JobStatus
 
@@ -98,26 +97,3 @@ def test_of_a_line_that_a_program_redraws_the_end_is_shown(
     with WaitingLine() as line:
         line.print("10 %\r50 %\rdone\r\n", nl=False)
     assert drawn(capsys) == ["done"]
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_whatever_ends_a_command_that_waits_it_says_that_the_run_goes_on(
-    number: signal.Signals, capsys: pytest.CaptureFixture[str]
-) -> None:
-    before = signal.getsignal(number)
-    with pytest.raises(SystemExit) as ended, left_running("r-1", "runs/r-1"):
-        signal.raise_signal(number)
-    assert ended.value.code == 128 + number
-    assert capsys.readouterr().err == (
-        "\nleft r-1 running: hpcprof status runs/r-1, hpcprof cancel runs/r-1\n"
-    )
-    assert signal.getsignal(number) is before
-
-
-def test_a_command_under_nohup_waits_on_without_its_terminal() -> None:
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        with left_running("r-1", "r-1"):
-            signal.raise_signal(signal.SIGHUP)
-    finally:
-        signal.signal(signal.SIGHUP, before)
