@@ -150,6 +150,8 @@ class Loss:
             return _END_WITHIN_CAPTURE
         if self.kind is LossKind.DIAGNOSTIC and not _LOST_WORDS.search(self.detail):
             return ""
+        if self.detail == COUNTERS:
+            return "Record the kernels without profiler_metrics in torch.profiler's experimental_config."
         if self.subject is Subject.MPI_OPERATION:
             return _OTHER_PROFILER
         if self.subject is Subject.TABLE_ROW and self.detail.startswith("kind"):
@@ -245,6 +247,8 @@ _RECORD_GPU_WORK = (
 _UNFLUSHED_WORDS = re.compile(r"Not all [\w ]+ events might have been collected|No \w+ events collected")
 """The sentences of nsys about processes of which it got no events, or not the last ones."""
 _OTHER_PROFILER = "Record MPI with a newer Score-P or Nsight Systems: the records of this profiler lack it."
+COUNTERS = "cuda_profiler_range (counters that PyTorch's profiler writes in place of kernels)"
+"""The detail of `LossKind.CATEGORY` where kernels were counted, and not recorded."""
 _END_WITHIN_CAPTURE = (
     "Let the program end by itself within the capture[nsys:, or call cudaProfilerStop() before the capture "
     "ends]: a process hands over its last events then."

@@ -179,7 +179,8 @@ def _step_sentences(explanation: Explanation) -> list[str]:
     step = explanation.step
     if step.priced_ns is None or step.wall_p50_ns is None:
         reasons = [visible(item.reason) for item in explanation.not_judged if item.what == CAUSES]
-        reason = f"{': '.join(['No step was found, so savings are unknown', *reasons])}."
+        unpriced = "Savings are unknown" if step.steps else "No step was found, so savings are unknown"
+        reason = f"{': '.join([unpriced, *reasons])}."
         sentences = [" ".join([reason, *_kernel_text(explanation, "the capture")])]
     else:
         sentences = [*_timing(step, step.priced_ns)]
@@ -301,9 +302,10 @@ def _no_price_text(explanation: Explanation) -> str:
             )
         return f"No cause could be judged: {visible(reason)}."
     whole = _JUDGED_WORK if explanation.step.source == CAPTURE else "a step"
-    nothing = f"Nothing was found that would shorten {whole} by {MIN_ESTIMATE_PCT:.0f} % or more."
-    compute = explanation.step.compute_pct or 0.0
     is_complete = all(finding.cause != Cause.CAPTURE_INCOMPLETE for finding in explanation.shown())
+    subject = "Nothing was found that" if is_complete else "In what was recorded, nothing"
+    nothing = f"{subject} would shorten {whole} by {MIN_ESTIMATE_PCT:.0f} % or more."
+    compute = explanation.step.compute_pct or 0.0
     if compute >= _MOSTLY_COMPUTE_PCT and is_complete and not explanation.step.is_alone:
         nothing += f" Compute takes {compute:.0f} % of it: what remains is to compute faster."
     in_step = explanation.step.source != CAPTURE

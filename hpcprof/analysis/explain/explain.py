@@ -273,21 +273,27 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     else:
         waiting = unexplained_waiting(inputs, findings, elapsed, pipeline, loose, once)
     covered = float(series.wall.sum()) if len(series.wall) else recorded_elapsed
-    breakdown = inputs.tables["breakdown"]
-    if covered < _MIN_KERNEL_COVERAGE * gpu_span(breakdown):
+    devices = inputs.tables["device_breakdown"]
+    if covered < _MIN_KERNEL_COVERAGE * gpu_span(devices):
         summary = replace(summary, kernel=None)
     capture_notes = (
         *(unjudged_threads(timelines) if is_mpi else ()),
         *(start_of_mpi(inputs.tables["mpi_calls"], covered) if is_mpi else ()),
-        *moving_pages(breakdown, inputs.tables["memops"]),
+        *moving_pages(inputs.tables["breakdown"], inputs.tables["memops"]),
         *double_precision(inputs.tables["kernels"]),
-        *rest_of_capture(breakdown, covered, bool(len(series.wall))),
+        *rest_of_capture(devices, covered, bool(len(series.wall))),
     )
     unjudged = (*capture_notes, *waiting, *waits_between_streams(replay), *built.problems, *doubts, *pauses)
     findings = with_machine(order_findings(findings, elapsed, kind_of), inputs.tables)
     explanation = Explanation(tuple(findings), tuple(hiding), unjudged, summary)
-    if not is_mpi and replay.recorded is None:
-        idle = unexplained_idle(inputs.tables["step_account"], explanation.shown(), elapsed, uncertain)
+    if not is_mpi:
+        idle = unexplained_idle(
+            inputs.tables["step_account"],
+            explanation.shown(),
+            elapsed,
+            max(0, recorded_elapsed - elapsed),
+            uncertain,
+        )
         explanation = replace(explanation, not_judged=(*idle, *unjudged))
     return explanation, critical_path(replay.recorded or replay)
 
@@ -315,7 +321,7 @@ def _on_gpu(
     if complete and computing_pct(tables) >= _MOSTLY_COMPUTE_PCT:
         findings = [item for item in findings if item.cause != Cause.CAPTURE_INCOMPLETE]
     wall = float(series.wall.sum())
-    notes = (*idle_gpu(tables), *(rest_of_capture(tables["breakdown"], wall) if wall else ()))
+    notes = (*idle_gpu(tables), *(rest_of_capture(tables["device_breakdown"], wall) if wall else ()))
     return [*communication_on_gpu(tables, inputs.ranks), *findings], kernel, notes
 
 

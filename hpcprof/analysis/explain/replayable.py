@@ -209,7 +209,7 @@ def _without_steps(steps: Mapping[int, Sized], timeline: Timeline) -> str:
         return ""
     if is_empty(timeline):
         advice = for_profiler(_ON_PROCESSORS, timeline.origin.kind)
-        return f"nothing was recorded on {named_ranks(without)}{advice}"
+        return f"no work on a GPU, call or range was recorded on {named_ranks(without)}{advice}"
     if timeline.origin.gpus and not len(timeline.kernels) + len(timeline.graphs):
         remedy = "" if len(timeline.calls) else for_profiler(RECORD_KERNELS, timeline.origin.kind)
         return f"no kernel is recorded on {named_ranks(without)}{remedy}"

@@ -208,14 +208,18 @@ def _share_of_step(time: float, wall: float) -> str:
 
 
 def unexplained_idle(
-    account: pd.DataFrame, findings: Sequence[Finding], wall: float, uncertain: Sequence[NotJudged]
+    account: pd.DataFrame,
+    findings: Sequence[Finding],
+    wall: float,
+    profiler_ns: float,
+    uncertain: Sequence[NotJudged],
 ) -> Iterator[NotJudged]:
     """Yield the idle time of the GPU in a step of ``wall`` ns, if no finding explains most of it.
 
-    ``uncertain`` are the causes that more steps may confirm, the costliest first: the first one of the host
-    may explain the idle time.
+    The profiler makes the recorded step longer by ``profiler_ns``. ``uncertain`` are the causes that more
+    steps may confirm, the costliest first: the first one of the host may explain the idle time.
     """
-    idle = float(account["idle_ns"].astype(float).median()) if len(account) else 0.0
+    idle = float(account["idle_ns"].astype(float).median()) - profiler_ns if len(account) else 0.0
     if idle - sum(item.saving_ns or 0 for item in findings) >= _MIN_IDLE_SHARE * wall:
         reason = "and no replay shortens that (--analysis idle_causes)"
         host_causes = [item for item in uncertain if find_cause(item.what).is_of_host]
@@ -294,18 +298,21 @@ def with_page_waits(
     return [item.changed(bounded) for item in findings]
 
 
-def gpu_span(breakdown: pd.DataFrame) -> float:
-    """Return the longest time of a rank from its first operation on a GPU to the last, in ns."""
-    return float(breakdown["span_ns"].astype(float).max()) if len(breakdown) else 0.0
+def gpu_span(devices: pd.DataFrame) -> float:
+    """Return the longest time of a GPU from its first operation to the last, in ns.
+
+    ``devices`` is the table ``device_breakdown``.
+    """
+    return float(devices["span_ns"].astype(float).max()) if len(devices) else 0.0
 
 
-def rest_of_capture(breakdown: pd.DataFrame, covered_ns: float, steps: bool = True) -> Iterator[NotJudged]:
+def rest_of_capture(devices: pd.DataFrame, covered_ns: float, steps: bool = True) -> Iterator[NotJudged]:
     """Yield the time on the GPU outside the steps, if it is much.
 
-    ``breakdown`` is the table of that name, and ``covered_ns`` the time of all steps together or, without
-    ``steps``, of the judged work.
+    ``devices`` is as in `gpu_span`, and ``covered_ns`` the time of all steps together or, without ``steps``,
+    of the judged work.
     """
-    span = gpu_span(breakdown)
+    span = gpu_span(devices)
     if covered_ns < _MAX_COVERED_SHARE * span:
         subject = "steps cover" if steps else "judged work covers"
         yield NotJudged(

@@ -27,7 +27,8 @@ def breakdown(timeline: Timeline) -> Outcome:
     if not devices:
         return none_in(timeline, "CUDA kernels or memory operations")
     row = _account_row(devices)
-    return Outcome(columns_of([row]), "" if row["span_ns"] else f"the operations in {file} take no time")
+    reason = f"the times are sums over {len(devices)} devices" if len(devices) > 1 else ""
+    return Outcome(columns_of([row]), reason if row["span_ns"] else f"the operations in {file} take no time")
 
 
 def device_breakdown(timeline: Timeline) -> Outcome:

@@ -252,7 +252,8 @@ def percent(part: Ints, whole: int) -> NDArray[np.object_]:
 def _rates(timeline: Timeline, calls: _OperatorCalls, group: Ints, groups: int) -> dict[str, Any]:
     """Return the operations of each group, and their rate over the calls whose time is known."""
     total = partial(sums_by, (groups,), (group,))
-    time = calls.gpu if timeline.operation_count else calls.host
+    # Calls of the GPU return before their work is done, which the profile may lack.
+    time = calls.gpu if timeline.operation_count or len(timeline.calls) else calls.host
     timed = np.isfinite(calls.flops) & (time > 0)
     time_ns = total(np.where(timed, time, 0.0))
     with np.errstate(divide="ignore", invalid="ignore"):

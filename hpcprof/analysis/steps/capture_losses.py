@@ -15,7 +15,7 @@ from hpcprof.analysis.steps.streams import NEVER, NO_CALL, launch_calls, streams
 from hpcprof.common.units import format_ns
 from hpcprof.profiles.columns.joins import launch_pairs
 from hpcprof.profiles.columns.unique import name_matches
-from hpcprof.profiles.losses import Loss, LossKind, Subject
+from hpcprof.profiles.losses import COUNTERS, Loss, LossKind, Subject
 from hpcprof.profiles.timeline import Ints, Mask, Timeline
 from hpcprof.profiles.waiting_calls import launches_graph, waits_for_device
 
@@ -25,6 +25,9 @@ MIGRATION = re.compile(r"\bUnified\b|\bUVM\b|migrat", re.IGNORECASE)
 _COPY = re.compile(r"(?:cuda|cu|hip)Memcpy\w*")
 
 _PROGRAM = re.compile("(?:TSL:)?XlaModule:")
+
+_IDLE_NS = 100_000
+"""Minimum time without any operation after which no work was queued, in ns: a stream takes less to go on."""
 
 _LEFT_OUT_KINDS = (LossKind.ROW, LossKind.EARLY, LossKind.OVERRUN)
 
@@ -65,20 +68,29 @@ def _launched_before(timeline: Timeline) -> Mask:
     """Return a mask of the operations that were launched before the capture.
 
     They run before the first operation of their stream that has a launch call, since a stream keeps the
-    order of its launches, and no call has waited for the whole GPU yet.
+    order of its launches. No call has waited for the whole GPU yet, and the GPU has not been idle: work that
+    was queued would have run.
     """
-    call, (start,) = launch_calls(timeline), timeline.of_operations("start")
+    call, (start, end) = launch_calls(timeline), timeline.of_operations("start", "end")
     before: Mask = np.zeros(len(call), bool)
     for _, _, rows in streams(timeline):
         launched = call[rows] != NO_CALL
         before[rows[: np.argmax(launched)]] = True
     waits = name_matches(timeline, timeline.calls.name, waits_for_device)
-    before &= start < timeline.calls.end[waits].min(initial=NEVER)
+    order = np.argsort(start, kind="stable")
+    busy_until = np.maximum.accumulate(end[order])[:-1]
+    resumed = start[order][1:][start[order][1:] - busy_until >= _IDLE_NS]
+    before &= start < min(timeline.calls.end[waits].min(initial=NEVER), resumed.min(initial=NEVER))
     return before
 
 
 def _execution_losses(timeline: Timeline) -> list[Loss]:
-    """Count the launch calls whose operations are missing, without those that were left out or failed."""
+    """Count the launch calls whose operations are missing, without those that were left out or failed.
+
+    Kernels that were counted are not recorded.
+    """
+    if any(loss.detail == COUNTERS for loss in timeline.origin.losses) and not timeline.operation_count:
+        return []
     left_out = sum(
         loss.count
         for loss in timeline.origin.losses

@@ -69,8 +69,8 @@ _MAX_KINDS, _MAX_MARKS = 64, 48
 _MAX_PERIOD_DIFFERENCE = 0.25
 """Maximum share of launches by which alike periods differ from the median period."""
 
-_MIN_SIMILAR_SHARE, _MIN_SIMILAR_TIME = 0.7, 0.5
-"""Minimum shares of alike periods, and of their time, for a step."""
+_MIN_SIMILAR_SHARE, _MIN_SIMILAR_PART = 0.7, 0.5
+"""Minimum shares of alike periods, and of their time and launches, for a step."""
 
 _MIN_SIZES, _MAX_SIZES_SHARE = 3, 2 / 3
 """Minimum number of sizes of a kernel, or of an operator's inputs, for layers, and their maximum share of
@@ -364,11 +364,12 @@ def _regular_marks(launched: _Launched, marks: Ints) -> Ints:
     )
     inside = slice(int(first), int(last) + 1)
     is_similar, length = is_similar[inside], length[inside]
-    regular = (
-        is_similar.mean() >= _MIN_SIMILAR_SHARE
-        and length[is_similar].sum() >= _MIN_SIMILAR_TIME * length.sum()
+    marks = marks[inside.start : inside.stop + 1]
+    # A copy that follows itself a few times is no step of the program around it.
+    regular = is_similar.mean() >= _MIN_SIMILAR_SHARE and all(
+        part[is_similar].sum() >= _MIN_SIMILAR_PART * part.sum() for part in (length, np.diff(marks))
     )
-    return marks[inside.start : inside.stop + 1] if regular else marks[:0]
+    return marks if regular else marks[:0]
 
 
 def _periods_per_step(length: Ints) -> int:

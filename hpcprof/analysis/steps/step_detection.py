@@ -128,6 +128,8 @@ KNOWN: tuple[KnownRange, ...] = (
     ),
     # deepspeed/runtime/engine.py (instrument_w_nvtx); newer versions have a domain
     KnownRange("DeepSpeed", re.compile(r"(?:DeepSpeed:)?DeepSpeedEngine\.forward"), marker=True),
+    # PyTorch's profiler recipe, around one pass of a model
+    KnownRange("PyTorch's recipe", re.compile(r"(?:model_)?inference")),
 )
 """The ranges that are steps by their name; the first one that a program has is its step."""
 
@@ -252,12 +254,15 @@ def _are_layers(timeline: Timeline, name: str) -> bool:
     """Return whether periods of launches are layers of one step: most modules begin in a few of them only."""
     periods, _ = launch_steps(timeline, name)
     names, index = step_names(timeline)
+    begun = [(timeline.modules.name, timeline.modules.start, MIN_INSTANCES)]
     for is_part, min_names in ((names_part, _MIN_PARTS), (_MODULE.search, MIN_INSTANCES)):
         rows = np.flatnonzero(np.isin(index, [i for i, text in enumerate(names) if is_part(text)]))
-        period = np.searchsorted(periods.start, timeline.ranges.start[rows], side="right") - 1
+        begun.append((index[rows], timeline.ranges.start[rows], min_names))
+    for module, start, min_names in begun:
+        period = np.searchsorted(periods.start, start, side="right") - 1
         inside = (period >= 0) & (period < len(periods))
-        begun, _ = numbered_rows(index[rows][inside], period[inside])
-        times = np.unique(begun[:, 0], return_counts=True)[1]
+        pairs, _ = numbered_rows(module[inside], period[inside])
+        times = np.unique(pairs[:, 0], return_counts=True)[1]
         if len(times) >= min_names and 2 * np.median(times) < len(periods):
             return True
     return False
@@ -344,7 +349,8 @@ def step_candidates_named(timeline: Timeline, names: Sequence[str]) -> list[Step
         # A few instances that take nearly all the time are no usual step.
         uneven = (len(times) * np.median(times) <= _MIN_USUAL_SHARE * times.sum() for times in lengths)
         span = int(ranges.end.max() - ranges.start.min()) if len(ranges) else 0
-        if source in (AUTOMATIC, REPEATS) and (all(uneven) or span < _MIN_SPAN_SHARE * capture):
+        brief = not covered or span < _MIN_SPAN_SHARE * capture
+        if source in (AUTOMATIC, REPEATS) and (all(uneven) or brief):
             source = ""
         candidates.append(StepCandidate(name, source, len(row), covered))
     return candidates

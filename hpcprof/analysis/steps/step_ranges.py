@@ -254,7 +254,7 @@ def why_without_steps(timeline: Timeline) -> str:
 def no_steps(timeline: Timeline) -> str:
     """Return the reason why there are no steps, and which ranges could be taken."""
     if is_empty(timeline):
-        return f"nothing was recorded in {timeline.origin.path.name}"
+        return f"no work on a GPU, call or range was recorded in {timeline.origin.path.name}"
     reason = f"no steps in {timeline.origin.path.name}: "
     if not len(timeline.ranges) and not len(timeline.mpi_calls):
         return f"{reason}it has no ranges"

@@ -229,6 +229,8 @@ _TRACES = {
     # Phases of Clang, by -ftime-trace.
     rb'"name"\s*:\s*"(?:Source|Parse(?:Class|Template)|Instantiate(?:Class|Function)|Total Frontend)"': "a "
     "trace of Clang's compilation, which hpcprof does not read: Perfetto shows it",
+    rb'"(?:averageMs|startEnqMs)"\s*:': "a profile of TensorRT's trtexec without the GPU's operations, which "
+    f"hpcprof does not read: {_RECORD_ANEW}",
     rb'"root_frame"\s*:\s*\{': "a profile of pyinstrument without times of events, which hpcprof does not "
     "read: pyinstrument shows it",
     rb'\A\s*\{\s*"timemory"\s*:': "a profile of timemory without times of events, which hpcprof does not "
@@ -279,7 +281,7 @@ def foreign_kind(path: Path) -> str:
     if suffix != ".json" or not path.is_file():
         has_text = _TEXT_SUFFIX.fullmatch(suffix) and path.is_file()
         by_text = _kind_of_head(path, _TEXTS, re.MULTILINE) if has_text else ""
-        return by_text or _FOREIGN.get(suffix, "")
+        return by_text or _FOREIGN.get(suffix) or (foreign_trace(path) if path.is_file() else "")
     if path.stat().st_size == 0:
         return "empty: its writer was cut off, or the disk was full"
     return foreign_trace(path, _OTHER_TRACE)

@@ -183,7 +183,8 @@ def test_where_nothing_costs_enough_nothing_is_claimed() -> None:
     busy = replace(STEP, compute_pct=99.0)
     assert "compute faster" in write_explanation(explained(step=busy)).conclusion[1]
     lost = explained(finding(None, cause=Cause.CAPTURE_INCOMPLETE), step=busy)
-    assert write_explanation(lost).conclusion[1] == nothing
+    in_part = "In what was recorded, nothing would shorten a step by 3 % or more."
+    assert write_explanation(lost).conclusion[1] == in_part
 
 
 def test_where_nothing_is_found_the_kernel_that_takes_most_is_named_with_what_measures_it() -> None:
@@ -294,7 +295,9 @@ def test_a_finding_without_an_estimate_claims_no_saving() -> None:
     said = write_explanation(unknown)
     assert not any("Without" in sentence for sentence in said.conclusion)
     assert ("saving", "cost unknown") in said.findings[0].described
-    no_steps = replace(unknown, step=replace(STEP, wall_p50_ns=None, replay_error_pct=None))
+    unpriced = replace(STEP, wall_p50_ns=None, replay_error_pct=None)
+    assert write_explanation(replace(unknown, step=unpriced)).conclusion == ["Savings are unknown."]
+    no_steps = replace(unknown, step=replace(unpriced, steps=0))
     assert write_explanation(no_steps).conclusion == ["No step was found, so savings are unknown."]
     reason = NotJudged(CAUSES, "the run was not profiled")
     said = write_explanation(replace(no_steps, not_judged=(reason,)))

@@ -2,8 +2,10 @@
 
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from hpcprof.analysis.account.call_kinds import CallKind
 from hpcprof.analysis.account.places import NONE
@@ -70,6 +72,11 @@ def _launch_together(scene: Scene, place: str, fuses: bool, times: Times) -> Tim
     return launched.without_work(rows) if fuses else launched
 
 
+def _short_rows(kernels: pd.DataFrame, _: str) -> Any:
+    times = kernels[["total_ns", "instances"]].astype(float)
+    return times["total_ns"] < _SHORT_KERNEL_NS * times["instances"]
+
+
 SMALL_KERNELS = CauseDeclaration(
     name="small_kernels",
     title="small kernels",
@@ -97,7 +104,7 @@ SMALL_KERNELS = CauseDeclaration(
     candidates=candidates,
     figures=(
         Figures("idle_causes", "idle_ns_per_step", idle("host", "launch")),
-        Figures("kernels", "instances"),
+        Figures("kernels", "instances", _short_rows),
     ),
     traits=frozenset({Trait.ON_GPU}),
     spread=0.5,

@@ -12,7 +12,7 @@ import numpy as np
 
 from hpcprof.common.units import counted, format_ns
 from hpcprof.profiles.frames import BUILT_IN, Frame, is_own
-from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
+from hpcprof.profiles.losses import COUNTERS, Loss, LossKind, Subject, losses
 from hpcprof.profiles.readers.kineto.arguments import (
     AllocatorArguments,
     ArgumentsDecoder,
@@ -217,11 +217,6 @@ _OTHER_DEVICE = re.compile(
 )
 """The categories of devices that are not read, and of counters of kernels: ``mtia_runtime``, ``hpu_op``…"""
 
-_MEANINGS = {
-    "cuda_profiler_range": "cuda_profiler_range (counters that PyTorch's profiler writes in place of kernels)"
-}
-"""Categories with what their events are."""
-
 _Kind = tuple[Categories, TableRows, Callable[[list[Event]], Built], Subject]
 """The categories of one kind of events, their table, what builds its columns, and their name."""
 
@@ -282,7 +277,9 @@ class TraceEvents:
         if count:
             detail = f"{counted(count, 'event')} of its own overhead, {format_ns(taken)} in all"
             lost.append(Loss(LossKind.NOTE, Subject.CAPTURE, detail=detail))
-        unread = {_MEANINGS.get(name, name): count for name, count in sorted(self._devices().items())}
+        counters = COUNTERS.partition(" ")[0]
+        devices = sorted(self._devices().items())
+        unread = {COUNTERS if name == counters else name: count for name, count in devices}
         return (*lost, *losses(LossKind.CATEGORY, Subject.EVENT, unread))
 
     @property

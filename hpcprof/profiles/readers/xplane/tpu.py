@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hpcprof.profiles import kernel_classification
-from hpcprof.profiles.columns.unique import map_unique
+from hpcprof.profiles.columns.unique import map_unique, object_array
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
 from hpcprof.profiles.readers.string_table import StringTable
 from hpcprof.profiles.readers.xplane.hlo import COLLECTIVES, CONTAINERS
@@ -109,6 +109,7 @@ def tpu_tables(
         enqueued |= {number: (start, end) for number, start, end in calls}
     marked = any(host.has("step_num").any() for host in hosts)
     cores = [_Core(core, plane, enqueued, strings, process) for core, plane in sorted(planes.items())]
+    _launch_together(cores)
     ranges = [core.executions() for core in cores[:1]]
     ranges += [core.steps() for core in cores[:1] if not (marked and core.enqueued.all())]
     unread = sum((core.unread() for core in cores), Counter[str]())
@@ -137,10 +138,12 @@ class _Core:
         self._executions = rows[np.argsort(plane.start[rows], kind="stable")]
         number = _execution(plane.numbers("run_id"), np.int64(core))[self._executions]
         self.enqueued = plane.has("run_id")[self._executions] & np.isin(number, [*enqueued])
-        self._number = np.where(self.enqueued, number, NO_CORRELATION)
+        self.number = np.where(self.enqueued, number, NO_CORRELATION)
         run = zip(plane.start[self._executions].tolist(), plane.end[self._executions].tolist(), strict=True)
-        spans = [enqueued.get(key, span) for key, span in zip(self._number.tolist(), run, strict=True)]
-        self._span = np.array(spans, np.int64).reshape(-1, 2)
+        spans = [enqueued.get(key, span) for key, span in zip(self.number.tolist(), run, strict=True)]
+        self.span = np.array(spans, np.int64).reshape(-1, 2)
+        keys = plane.metadata_id[self._executions].tolist()
+        self.programs = object_array(_NUMBERS.sub("", plane.metadata_name(key)) for key in keys)
         self._work = self._is_on(_OPERATIONS, _ASYNCHRONOUS) & ~self._is_chosen("contains")
         # A collective has its name where it is under way, else where its end waits for it.
         self._whole = self._is_on(_ASYNCHRONOUS)
@@ -162,7 +165,7 @@ class _Core:
 
     def executions(self) -> Ranges:
         """Return the executions of programs: when their calls enqueue them, else when they run."""
-        return self._ranges(self._executions, "XlaModule:#hlo_module={}#", self._span)
+        return self._ranges(self._executions, "XlaModule:#hlo_module={}#", self.span)
 
     def steps(self) -> Ranges:
         """Return the steps that the core marks."""
@@ -226,8 +229,24 @@ class _Core:
         inside = at >= 0
         inside[inside] = plane.start[rows[inside]] < plane.end[self._executions][at[inside]]
         number = np.full(len(rows), NO_CORRELATION)
-        number[inside] = self._number[at[inside]]
+        number[inside] = self.number[at[inside]]
         return number
+
+
+def _launch_together(cores: Sequence[_Core]) -> None:
+    """Let the earliest call that enqueues an execution of a program launch it on all cores.
+
+    Threads of the host enqueue for one core each, many executions ahead of it.
+    """
+    for program in {name for core in cores for name in core.programs}:
+        rows = [np.flatnonzero(core.programs == program) for core in cores]
+        if len({len(each) for each in rows}) > 1:
+            continue
+        number = np.stack([core.number[each] for core, each in zip(cores, rows, strict=True)])
+        span = np.stack([core.span[each] for core, each in zip(cores, rows, strict=True)])
+        earliest = span[..., 0].argmin(axis=0), np.arange(number.shape[1])
+        for core, each in zip(cores, rows, strict=True) if np.all(number != NO_CORRELATION) else ():
+            core.number[each], core.span[each] = number[earliest], span[earliest]
 
 
 def _lanes(plane: Plane, asynchronous: Mask) -> Ints:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pandas as pd
 import pytest
 
 from hpcprof.analysis.explain.cause import Cause, CauseDeclaration, cause_names, cause_of, find_cause
+from hpcprof.analysis.explain.causes.small_kernels import SMALL_KERNELS
 from hpcprof.analysis.explain.explanation import Explanation
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import UsageError
@@ -65,3 +67,9 @@ def test_a_plug_in_of_another_type_is_refused(monkeypatch: pytest.MonkeyPatch) -
     )
     with pytest.raises(UsageError, match="of that name"):
         find_cause("odd_name")
+
+
+def test_the_kernels_that_show_small_kernels_are_short() -> None:
+    """Rebuilt from a public trace: products of 758 µs, which ran most often, were the evidence."""
+    kernels = pd.DataFrame({"instances": [41, 40], "total_ns": [31_086_000, 364_000]})
+    assert SMALL_KERNELS.figures[1].rows(kernels, "").tolist() == [False, True]

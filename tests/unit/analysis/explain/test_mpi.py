@@ -453,11 +453,12 @@ def test_without_steps_calls_of_the_first_thread_count_in_the_whole_capture() ->
     assert calls.reason.endswith("calls are those of its first thread in the whole capture")
     rows = calls.rows
     assert rows[["call", "calls", "total_ns"]].to_numpy().tolist() == [["write", 1, 20], ["read", 1, 5]]
-    assert "nothing was recorded" not in no_steps(timeline)
+    assert "was recorded" not in no_steps(timeline)
     for kind, advice in (("nsys", "; without a GPU nsys records MPI and NVTX"), ("torch", "")):
         nothing = Program(1).timeline(0)
         nothing = replace(nothing, origin=replace(nothing.origin, kind=kind))
-        assert _without_steps({0: ()}, nothing).startswith(f"nothing was recorded on rank 0{advice}")
+        said = f"no work on a GPU, call or range was recorded on rank 0{advice}"
+        assert _without_steps({0: ()}, nothing).startswith(said)
 
 
 def test_work_that_a_slow_worker_does_not_take_is_done_by_the_others() -> None:
@@ -681,7 +682,15 @@ def step_account(program: Simulated) -> Mapping[str, pd.DataFrame]:
 
 _NO_ROWS = {
     name: pd.DataFrame()
-    for name in ("step_kinds", "skew_summary", "idle_causes", "breakdown", "memops", "kernels")
+    for name in (
+        "step_kinds",
+        "skew_summary",
+        "idle_causes",
+        "breakdown",
+        "device_breakdown",
+        "memops",
+        "kernels",
+    )
 }
 
 

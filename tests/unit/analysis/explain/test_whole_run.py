@@ -69,10 +69,14 @@ def test_ranks_without_a_profile_are_named() -> None:
 
 def test_idle_time_that_no_finding_explains_is_said() -> None:
     account = pd.DataFrame({"idle_ns": [600_000, 640_000, 9_000_000]})
-    (said,) = unexplained_idle(account, [], 1e6, [])
+    (said,) = unexplained_idle(account, [], 1e6, 0, [])
     assert said.reason.startswith("the GPU is idle for 640.0 µs of a step (64 %), and no replay")
-    assert not [*unexplained_idle(account, [finding(45)], 1e6, [])]
-    assert not [*unexplained_idle(account.iloc[:0], [], 1e6, [])]
+    assert not [*unexplained_idle(account, [finding(45)], 1e6, 0, [])]
+    assert not [*unexplained_idle(account.iloc[:0], [], 1e6, 0, [])]
+    # Without the profiler, a step is idle for as much less as it is shorter.
+    assert not [*unexplained_idle(account, [], 4e5, 600_000, [])]
+    (alone,) = unexplained_idle(account, [], 4e5, 300_000, [])
+    assert alone.reason.startswith("the GPU is idle for 340.0 µs of a step (85 %)")
 
 
 def test_idle_time_that_too_few_steps_explain_names_the_cause_that_they_show() -> None:
@@ -82,7 +86,7 @@ def test_idle_time_that_too_few_steps_explain_names_the_cause_that_they_show() -
     )
     # Slow kernels leave no GPU idle.
     slow = NotJudged("slow_math", "it seems to cost 90.0 µs of a step, but 3 steps are too few to tell")
-    (said,) = unexplained_idle(account, [], 1e6, [slow, few])
+    (said,) = unexplained_idle(account, [], 1e6, 0, [slow, few])
     assert said.reason.endswith(f"of a step (64 %), perhaps for host work: {few.reason}")
 
 
@@ -262,6 +266,6 @@ def test_a_kernel_is_measured_only_where_it_is_a_part_of_the_capture(span: int, 
     timelines = simulate([[Launch(4 * MS)]], 1)
     timelines[0] = replace(timelines[0], ranges=timelines[0].ranges.take(np.zeros(0, np.int64)))
     run = inputs_of(timelines)
-    cast(Any, run.tables)["breakdown"] = run.tables["breakdown"].assign(span_ns=span)
+    cast(Any, run.tables)["device_breakdown"] = run.tables["device_breakdown"].assign(span_ns=span)
     explanation, _ = explain_run(run)
     assert (explanation.step.kernel is not None) == named

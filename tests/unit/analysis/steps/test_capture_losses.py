@@ -53,6 +53,13 @@ def test_what_was_launched_before_the_capture_is_first_on_its_stream_and_before_
         Loss(LossKind.LAUNCH, Subject.KERNEL, 1, 4),
         Loss(LossKind.QUEUED, Subject.KERNEL, 2, 4),
     ]
+    # A stream that had work in its queue would not have rested.
+    other_stream = [(200_060, 200_070, COMP, None, 0, 0, 1), (200_090, 200_095, COMP, 200_080, 0, 0, 1)]
+    idle = timeline([*backlog, (40, 50, COMP, 35, 0), *other_stream])
+    assert [(loss.kind, loss.count) for loss in capture_losses(idle)] == [
+        (LossKind.LAUNCH, 1),
+        (LossKind.QUEUED, 2),
+    ]
     waits = ApiCalls(*(np.array([value]) for value in (5, 15, 0, 0, len(whole.strings), NO_CORRELATION)))
     texts = np.array([*whole.strings, "cudaDeviceSynchronize"], object)
     waited = replace(whole, calls=concatenate(ApiCalls, [whole.calls, waits]), strings=texts)

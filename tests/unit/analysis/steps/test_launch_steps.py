@@ -277,7 +277,11 @@ def test_layers_of_a_single_pass_or_of_a_model_are_no_steps() -> None:
     bare = launching(*LAYER * 12)
     assert steps_of(bare).name.startswith("kernel:")
     end = int(bare.kernels.end.max())
-    names = ("step[EXTEND bs=15 toks=15360]", "execute_9_context_1(sq9sk9sqsq8sqsk8)_generation_0(sq0sk0)")
+    names = (
+        "step[EXTEND bs=15 toks=15360]",
+        "execute_9_context_1(sq9sk9sqsq8sqsk8)_generation_0(sq0sk0)",
+        "model_inference",
+    )
     for name in names:
         single = replace(timeline([], [(0, end, name)]), kernels=bare.kernels, calls=bare.calls)
         strings = np.array([*bare.strings.tolist(), name], object)
@@ -285,6 +289,11 @@ def test_layers_of_a_single_pass_or_of_a_model_are_no_steps() -> None:
         single = replace(single, strings=strings, ranges=replace(single.ranges, name=named))
         (row,) = step_ranges(single).rows.query("chosen == 1").to_dict("records")
         assert (row["source"], row["instances"]) == (SINGLE, 1)
+    called = timeline([], [(40_000 * i + 11_000, 40_000 * i + 45_000, f"Mlp_{i}") for i in range(12)])
+    strings = np.array([*bare.strings.tolist(), *called.strings.tolist()], object)
+    modules = replace(called.ranges, name=called.ranges.name + len(bare.strings))
+    sources = {one.source for one in step_candidates(replace(bare, strings=strings, modules=modules))}
+    assert LAUNCHES not in sources
     layers = [(40_000 * i + 11_000, 40_000 * i + 45_000, f"(blocks.{i}.mlp)") for i in range(12)]
     numbered = [(80_000 * i + 11_000, 80_000 * i + 85_000, f"TransformerLayer_{i}") for i in range(4)]
     for marks, expected in (
@@ -299,3 +308,10 @@ def test_layers_of_a_single_pass_or_of_a_model_are_no_steps() -> None:
         profile = replace(bare, strings=strings, ranges=ranges)
         sources = {one.source for one in step_candidates(profile)}
         assert (LAUNCHES not in sources) == expected
+
+
+def test_a_launch_that_follows_itself_a_few_times_is_no_step() -> None:
+    """Rebuilt from a public profile: queries that copy five results in a row (bwyogatama/Mordred)."""
+    query = [("build", 10)] * 2 + [("fill", 10)] * 9 + [("probe", 10)] + [("result", 300)] * 5
+    assert not launch_step_candidates(launching(*query * 3))
+    assert launch_step_candidates(launching(*[("result", 300)] * 15))

@@ -271,7 +271,10 @@ def test_without_steps_a_sentence_names_what_could_be_taken() -> None:
     # Layers of one execution, before which a program loads for long, are no steps.
     loading = [(-100_000, 0, "load"), *((i * 100, i * 100 + 10, "layer") for i in range(8))]
     assert no_steps(timeline([], loading)).endswith("on every rank")
-    assert no_steps(timeline([], [])) == "nothing was recorded in rank00000.sqlite"
+    # Nor are ranges that take hardly any time, such as the marks of a runtime.
+    moments = [(i * 1_000_000, i * 1_000_000 + 10, "propagate") for i in range(8)]
+    assert no_steps(timeline([], moments)).endswith("on every rank")
+    assert no_steps(timeline([], [])) == "no work on a GPU, call or range was recorded in rank00000.sqlite"
     named = dataclasses.replace(timeline([], marks), step_range=StepRange("lod"))
     assert (
         no_steps(named)

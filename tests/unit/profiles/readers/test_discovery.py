@@ -180,6 +180,8 @@ def test_databases_and_tables_of_other_tools_are_named_by_how_they_begin(tmp_pat
             '{"traceEvents":[{"pid":1,"tid":2,"ph":"X","ts":3,"dur":5,"name":"Source"}]}',
             "Clang's compilation",
         ),
+        ('[\n  { "count" : 641 }\n, { "name" : "/model/conv", "timeMs" : 5, "averageMs" : 0.1 }]', "trtexec"),
+        ('[\n  { "startEnqMs" : 1, "endEnqMs" : 2 }]', "trtexec"),
         ('[\n{"ph": "B", "name": "NEGOTIATE_BROADCAST", "ts": 3, "pid": 1},\n', "timeline of Horovod"),
         (
             '{"traceEvents": [{"name": "process_name", "ph": "M", "pid": 1, "args": {"name": '
@@ -194,6 +196,8 @@ def test_traces_of_other_tools_are_named(content: str, kind: str, tmp_path: Path
     assert kind in foreign_kind(path)
     with pytest.raises(DamagedInput, match=kind):
         read_profile(path)
+    if "Chrome" not in kind:
+        assert kind in foreign_kind(path.rename(tmp_path / "proton.hatchet"))
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpcprof.analysis.steps.capture_losses import capture_losses
 from hpcprof.analysis.steps.step_ranges import steps_of
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.columns.joins import launch_pairs
@@ -248,6 +249,12 @@ def test_events_of_other_devices_are_named_and_counted(tmp_path: Path) -> None:
         "1 event of the category mtia_ccp_events is not supported and is left out",
         "2 events of the category mtia_runtime are not supported and are left out",
     ]
+    assert "profiler_metrics" in timeline.origin.losses[0].remedy
+    # Kernels that were counted instead of recorded are not lost.
+    launch = {**host, "cat": "cuda_runtime", "name": "cudaLaunchKernel", "args": {"correlation": 9}}
+    for counters, lost in (([], 1), ([{**host, "cat": "cuda_profiler_range"}], 0)):
+        trace = read(write(tmp_path / "rank1.trace.json", {**host, "cat": "cpu_op"}, launch, *counters))
+        assert sum(loss.kind is LossKind.MISSING for loss in capture_losses(trace)) == lost
 
 
 def test_the_overhead_of_the_profiler_is_named_once(tmp_path: Path) -> None:
