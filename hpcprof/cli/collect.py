@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from hpcprof.results.collect.executors.processes import Processes
     from hpcprof.results.store.store import Store
     from hpcprof.runs.directory import Run
+
+_MAX_ALIKE_REASONS = 3
+"""Maximum number of skipped files that are named one by one where their names alone differ, in numbers."""
 
 
 @command_with_examples(
@@ -331,6 +335,18 @@ def for_each(runs: Sequence[Run], function: Callable[[Run], bool]) -> bool:
     return complete
 
 
+def _skipped_sentences(reasons: Sequence[str]) -> list[str]:
+    """Return why files were skipped; of many that differ in numbers alone, the first with a count."""
+    alike: dict[str, list[str]] = {}
+    for reason in reasons:
+        alike.setdefault(re.sub(r"\d+", "N", reason), []).append(reason)
+    sentences: list[str] = []
+    for each in alike.values():
+        more = f" (and {len(each) - 1:,} more files, by other numbers)"
+        sentences += each if len(each) <= _MAX_ALIKE_REASONS else [f"{each[0].rstrip('.')}{more}."]
+    return [f"skipped: {sentence}" for sentence in sentences]
+
+
 def collect_and_report(
     run: Run,
     store: Store,
@@ -383,7 +399,7 @@ def collect_and_report(
         with ProgressBar(unpacked.named) as progress:
             summary = collect(run_to_read, store, progress, reading, jobs, step_range, program)
     skipped = [*unpacked.skipped, *summary.skipped]
-    for sentence in (*summary.warnings, *summary.losses, *(f"skipped: {name}" for name in skipped)):
+    for sentence in (*summary.warnings, *summary.losses, *_skipped_sentences(skipped)):
         echo(f"hpcprof: {unpacked.named(sentence)}", err=True)
     if click.get_current_context().find_root().params.get("debug"):
         echo("".join(summary.tracebacks), err=True, nl=False)

@@ -507,11 +507,13 @@ def predicted(prediction: Prediction, changed: bool) -> list[str]:
     wall, measured = prediction.wall_p50_ns, prediction.measured_p50_ns
     error = _replay_text(prediction.replay_error_pct, prediction.steps, prediction.steps)
     interval = f"between {format_ns(prediction.low_ns)} and {format_ns(prediction.high_ns)}"
+    name = "judged work" if prediction.is_capture else "median step"
+    elapsed = [] if prediction.is_capture else [_elapsed_text(prediction)]
     if not changed:
         sentence = (
-            f"The replayed median step takes {format_ns(wall)} ({interval}); measured: {format_ns(measured)}."
+            f"The replayed {name} takes {format_ns(wall)} ({interval}); measured: {format_ns(measured)}."
         )
-        return [sentence, _elapsed_text(prediction), error]
+        return [sentence, *elapsed, error]
     difference = wall - measured
     share = f"{100 * abs(difference) / measured:.1f} %" if measured else "–"
     word = "more" if difference > 0 else "less"
@@ -519,9 +521,9 @@ def predicted(prediction: Prediction, changed: bool) -> list[str]:
     if share == "0.0 %":
         comparison = "That differs by less than 0.1 % from"
     return [
-        f"The median step would take {format_ns(wall)} ({interval}).",
+        f"The {name} would take {format_ns(wall)} ({interval}).",
         f"{comparison} the measured {format_ns(measured)}.",
-        _elapsed_text(prediction),
+        *elapsed,
         *([_AS_RECORDED] if prediction.has_profiler_share else []),
         error,
     ]

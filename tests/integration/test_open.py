@@ -248,3 +248,15 @@ def test_files_of_other_tools_below_a_folder_without_profiles_are_named(
     done = hpcprof("open", str(tmp_path / "run"))
     assert done.returncode == 1
     assert "no profiles in" in done.stderr and "run: node0/trace.rpd is a profile of ROCm's" in done.stderr
+
+
+def test_many_files_that_are_skipped_for_one_reason_are_told_once(hpcprof: Hpcprof, tmp_path: Path) -> None:
+    for rank in range(6):
+        (tmp_path / f"rank.{rank}.et").write_bytes(b"\x0a\x05\x12")
+    (tmp_path / "rank.9.sqlite").write_text("no database")
+    said = hpcprof("open", str(tmp_path), "--runs-dir", str(tmp_path / "runs")).stderr
+    assert (
+        "rank.0.et is not a Chakra execution trace, or is cut off (and 5 more files, by other numbers)."
+        in said
+    )
+    assert "rank.5.et" not in said and "rank.9.sqlite" in said

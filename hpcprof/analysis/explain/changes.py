@@ -84,6 +84,8 @@ class Prediction(InNotebooks):
     """The elapsed time per step, predicted and measured: the mean from front to front of the run."""
     has_profiler_share: bool = False
     """True if all times contain a share of the profiler that an explanation leaves out."""
+    is_capture: bool = False
+    """True if no step was found, so that the step is all judged work."""
 
 
 def parse_changes(texts: Sequence[str]) -> list[Change]:

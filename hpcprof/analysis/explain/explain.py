@@ -281,7 +281,7 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
         *(start_of_mpi(inputs.tables["mpi_calls"], covered) if is_mpi else ()),
         *moving_pages(inputs.tables["breakdown"], inputs.tables["memops"]),
         *double_precision(inputs.tables["kernels"]),
-        *rest_of_capture(devices, covered, bool(len(series.wall))),
+        *rest_of_capture(devices, covered, built.source if len(series.wall) else CAPTURE),
     )
     unjudged = (*capture_notes, *waiting, *waits_between_streams(replay), *built.problems, *doubts, *pauses)
     findings = with_machine(order_findings(findings, elapsed, kind_of), inputs.tables)
@@ -321,7 +321,8 @@ def _on_gpu(
     if complete and computing_pct(tables) >= _MOSTLY_COMPUTE_PCT:
         findings = [item for item in findings if item.cause != Cause.CAPTURE_INCOMPLETE]
     wall = float(series.wall.sum())
-    notes = (*idle_gpu(tables), *(rest_of_capture(tables["device_breakdown"], wall) if wall else ()))
+    source = steps_of(timelines[inputs.ranks[0]]).source
+    notes = (*idle_gpu(tables), *(rest_of_capture(tables["device_breakdown"], wall, source) if wall else ()))
     return [*communication_on_gpu(tables, inputs.ranks), *findings], kernel, notes
 
 

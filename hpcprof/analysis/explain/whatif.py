@@ -9,7 +9,7 @@ import pandas as pd
 
 from hpcprof.analysis.account.host_activity import NONE
 from hpcprof.analysis.explain.changes import Change, Prediction
-from hpcprof.analysis.explain.explanation import NO_GPU
+from hpcprof.analysis.explain.explanation import CAPTURE, NO_GPU
 from hpcprof.analysis.explain.inputs import ExplainInputs
 from hpcprof.analysis.explain.intervals import Uncertainty
 from hpcprof.analysis.explain.mpi_removals import MpiRemovals
@@ -46,7 +46,11 @@ def predict_each(inputs: ExplainInputs, sets: Sequence[Sequence[Change]]) -> lis
     slowed = inputs.alone is not None or typical_launch(changer.removals, built.profiler) is not None
     unreplayed = _unreplayed(replay, inputs.tables["step_kinds"])
     return [
-        replace(_predict_step(replay, changer, changes, unreplayed), has_profiler_share=slowed)
+        replace(
+            _predict_step(replay, changer, changes, unreplayed),
+            has_profiler_share=slowed,
+            is_capture=built.source == CAPTURE,
+        )
         for changes in sets
     ]
 

@@ -15,6 +15,7 @@ from hpcprof.analysis.explain.causes.late_rank import MAX_HELD_UP_RATIO
 from hpcprof.analysis.explain.edge_kinds import EdgeKind
 from hpcprof.analysis.explain.evidence import Tables, largest, step_evidence
 from hpcprof.analysis.explain.explanation import (
+    CAPTURE,
     IDLE,
     MIN_ESTIMATE_PCT,
     PAGES,
@@ -81,6 +82,8 @@ RECURRING = 3
 _MIN_WAITING_SHARE, _MIN_IDLE_SHARE = 0.05, 0.25
 """Minimum shares of a step that are reported without a finding: of waiting for ranks, and of idle time of the
 GPU or waiting in MPI."""
+_REPEATED_LAUNCHES = ("kernels", "graph")
+"""The sources of steps that are periods of launches."""
 _MAX_COVERED_SHARE = 0.75
 """Maximum share of the time on the GPU in steps for a sentence about the rest of the capture."""
 _MIN_START_RATIO = 0.1
@@ -306,20 +309,21 @@ def gpu_span(devices: pd.DataFrame) -> float:
     return float(devices["span_ns"].astype(float).max()) if len(devices) else 0.0
 
 
-def rest_of_capture(devices: pd.DataFrame, covered_ns: float, steps: bool = True) -> Iterator[NotJudged]:
+def rest_of_capture(devices: pd.DataFrame, covered_ns: float, source: str) -> Iterator[NotJudged]:
     """Yield the time on the GPU outside the steps, if it is much.
 
-    ``devices`` is as in `gpu_span`, and ``covered_ns`` the time of all steps together or, without ``steps``,
-    of the judged work.
+    ``devices`` is as in `gpu_span`, and ``covered_ns`` the time of all steps together or, without steps, of
+    the judged work. ``source`` is as in `StepSummary`.
     """
     span = gpu_span(devices)
     if covered_ns < _MAX_COVERED_SHARE * span:
-        subject = "steps cover" if steps else "judged work covers"
+        subject = "judged work covers" if source == CAPTURE else "steps cover"
+        parts = ", and may be parts of one, such as layers" if source in _REPEATED_LAUNCHES else ""
         yield NotJudged(
             REST,
             f"the {subject} {format_ns(covered_ns)} of the {format_ns(span)} from the first operation of the "
-            f"GPU to the last ({100 * covered_ns / span:.2g} %): what is outside, or has no recorded launch, "
-            "is in no saving",
+            f"GPU to the last ({100 * covered_ns / span:.2g} %){parts}: what is outside, or has no recorded "
+            "launch, is in no saving",
         )
 
 

@@ -376,6 +376,11 @@ def test_a_prediction_says_its_interval_the_difference_and_the_error_of_the_repl
         "Elapsed time per step: 80.00 ms; measured: 92.00 ms.",
         "A replay of 6 steps without any change is 0.6 % off the measured time.",
     ]
+    whole = replace(faster, is_capture=True)
+    assert printed(prediction_text(whole, True, 100), 100)[::2] == [
+        "The judged work would take 87.00 ms (between 85.00 ms and 89.00 ms).",
+        "A replay of 6 steps without any change is 0.6 % off the measured time.",
+    ]
     slower = replace(faster, wall_p50_ns=110 * MS)
     assert "10.00 ms or 10.0 % more" in printed(prediction_text(slower, True, 100), 100)[1]
 

@@ -189,7 +189,8 @@ def test_a_capture_without_steps_is_replayed_as_one() -> None:
     timelines = simulate([[Launch(10 * US)]], 1)
     empty = inputs_of(timelines)
     timelines[0] = replace(timelines[0], ranges=timelines[0].ranges.take(np.zeros(0, np.int64)))
-    assert predict(empty, []).steps == 1
+    alone = predict(empty, [])
+    assert (alone.steps, alone.is_capture) == (1, True)
     origin = replace(timelines[0].origin, gpus=(Gpu(0, "A100"),))
     no_kernels = timelines[0].kernels.take(np.zeros(0, np.int64))
     timelines[0] = replace(timelines[0], kernels=no_kernels, origin=origin)

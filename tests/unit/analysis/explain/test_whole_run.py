@@ -143,11 +143,14 @@ def test_most_time_of_kernels_in_double_precision_is_said() -> None:
 
 def test_a_capture_that_is_mostly_outside_the_steps_says_so() -> None:
     breakdown = pd.DataFrame({"span_ns": [9e8, 8e8]})
-    (said,) = rest_of_capture(breakdown, 4.5e8)
+    (said,) = rest_of_capture(breakdown, 4.5e8, "range")
     assert said.reason.startswith("the steps cover 450.0 ms of the 900.0 ms")
-    (little,) = rest_of_capture(breakdown, 7e5)
-    assert "(0.078 %)" in little.reason
-    assert not [*rest_of_capture(breakdown, 8e8)] and not [*rest_of_capture(breakdown.iloc[:0], 0.0)]
+    (little,) = rest_of_capture(breakdown, 7e5, "kernels")
+    assert "(0.078 %), and may be parts of one, such as layers: what is outside" in little.reason
+    (whole,) = rest_of_capture(breakdown, 7e5, "capture")
+    assert whole.reason.startswith("the judged work covers") and "layers" not in whole.reason
+    for rows, covered in ((breakdown, 8e8), (breakdown.iloc[:0], 0.0)):
+        assert not [*rest_of_capture(rows, covered, "range")]
 
 
 def test_each_kind_of_incompleteness_has_a_remedy_of_its_own() -> None:
