@@ -18,14 +18,14 @@ from hpcprof.profiles.losses import Subject
 OUTSIDE_STEPS = "outside steps"
 """The name of ``uneven_ns`` of ``step_kinds`` in reports: elapsed time of a rank outside its steps."""
 
-_of_steps = partial(declare, module="account.step_account")
-_divided = partial(
-    _of_steps,
+_account_analysis = partial(declare, module="account.step_account")
+_divided_account = partial(
+    _account_analysis,
     map="hpcprof.analysis.account.step_account:divide",
     map_over=Part.RANKS,
     map_needs=("step_parts", "exposed_communication"),
 )
-_of_idle_time = partial(
+_idle_time_analysis = partial(
     declare,
     module="account.idle_causes",
     events=Events(WORK, launches=True, steps=True),
@@ -34,7 +34,7 @@ _of_idle_time = partial(
 )
 
 ANALYSES = (
-    _of_steps(
+    _account_analysis(
         "step_parts",
         "Parts of each step by rank",
         "rank step start_ns wall_ns compute_ns exposed_comm_ns exposed_mem_ns idle_ns",
@@ -44,7 +44,7 @@ ANALYSES = (
         memory_heavy=True,
         steps=frozenset(),
     ),
-    _of_steps(
+    _account_analysis(
         "exposed_communication",
         "Intervals of exposed communication",
         "rank start_ns end_ns",
@@ -52,14 +52,14 @@ ANALYSES = (
         sample_basis=SampleBasis.OPERATIONS,
         policy=Policy.WITH_EVENTS,
     ),
-    _divided(
+    _divided_account(
         "step_account",
         "Account of each step",
         "rank step kind wall_ns compute_ns exposed_comm_ns wait_for_peer_ns exposed_mem_ns idle_ns",
         sort_by=("rank", "step"),
         steps=frozenset(),
     ),
-    _divided(
+    _divided_account(
         "step_kinds",
         "Account of the mean step, by kind",
         "kind steps counted_steps once_steps share_pct:float elapsed_ns wall_p50_ns compute_ns "
@@ -67,14 +67,14 @@ ANALYSES = (
         sort_by=("kind",),
         steps=COUNTED,
     ),
-    _of_idle_time(
+    _idle_time_analysis(
         "idle_causes",
         "Idle time of the mean step by what the next operation waits for",
         "rank cause:text range:text api:text idle_ns_per_step gaps",
         sort_by=("-idle_ns_per_step",),
         steps=frozenset({StepRule.ENDED}),
     ),
-    _of_idle_time(
+    _idle_time_analysis(
         "step_idle_causes",
         "Idle time of each step by cause",
         "rank step cause:text range:text idle_ns",

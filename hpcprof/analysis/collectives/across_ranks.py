@@ -45,7 +45,7 @@ class NullReasons(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class Listed:
+class ListedOperations:
     """Matched collectives or messages of some communicators, their medians, and what is missing."""
 
     rows: Columns
@@ -60,7 +60,7 @@ class Listed:
         return int(sum(self.summary.get("count", ())))
 
 
-def list_collectives(communication: Communication) -> Listed:
+def list_collectives(communication: Communication) -> ListedOperations:
     """List the collectives of some communicators."""
     matched, aligned = communication.collectives, communication.clocks
     tables = [_collective_table(operation, aligned.get(clock_key(operation))) for operation in matched]
@@ -74,10 +74,10 @@ def list_collectives(communication: Communication) -> Listed:
     )
     rows = join_columns(tables)
     medians = medians_of(rows, ("op", "comm_id", "bytes", "ranks"), ("algbw_gbps", "busbw_gbps"))
-    return Listed(rows, medians, communication.problems, null_reasons, communication.missing)
+    return ListedOperations(rows, medians, communication.problems, null_reasons, communication.missing)
 
 
-def collectives(parts: Sequence[Listed], results: Mapping[str, pd.DataFrame]) -> Outcome:
+def collectives(parts: Sequence[ListedOperations], results: Mapping[str, pd.DataFrame]) -> Outcome:
     """List the matched collectives, one row each, in the order of their lowest rank.
 
     ``latency_ns`` is the shortest duration of the kernel over the ranks, because the last rank to begin waits
@@ -89,14 +89,14 @@ def collectives(parts: Sequence[Listed], results: Mapping[str, pd.DataFrame]) ->
     return outcome_of(in_order(parts), parts, NO_COLLECTIVES, _NO_MATCH_REASON, _NULLS_OF_COLLECTIVES)
 
 
-def collectives_summary(parts: Sequence[Listed], results: Mapping[str, pd.DataFrame]) -> Outcome:
+def collectives_summary(parts: Sequence[ListedOperations], results: Mapping[str, pd.DataFrame]) -> Outcome:
     """Return the medians of the collectives of each operation, communicator and size, by total latency."""
     return outcome_of(by_latency(parts), parts, NO_COLLECTIVES, _NO_MATCH_REASON, _NULLS_OF_COLLECTIVES)
 
 
 def outcome_of(
     columns: Columns,
-    parts: Sequence[Listed],
+    parts: Sequence[ListedOperations],
     unrecorded: str,
     nothing: str,
     null_sentences: Mapping[str, str],
@@ -123,7 +123,7 @@ def join_columns(tables: Sequence[Columns]) -> Columns:
     return {name: np.concatenate([table.pop(name) for table in tables]) for name in names}
 
 
-def in_order(parts: Sequence[Listed]) -> Columns:
+def in_order(parts: Sequence[ListedOperations]) -> Columns:
     """Return the rows of all parts in the order of ``begin``, which is left out.
 
     Columns of numbers without missing values order the rows that begin together.
@@ -142,7 +142,7 @@ def in_order(parts: Sequence[Listed]) -> Columns:
     return {name: values[order] for name, values in columns.items() if name != "begin"}
 
 
-def by_latency(parts: Sequence[Listed]) -> Columns:
+def by_latency(parts: Sequence[ListedOperations]) -> Columns:
     """Return the medians of all parts by ``total_ns``; both columns that sort are left out."""
     columns = join_columns([part.summary for part in parts if part.summary])
     if not columns:
@@ -159,19 +159,21 @@ def medians_of(rows: Columns, keys: Sequence[str], bandwidths: Sequence[str]) ->
     """
     if not rows:
         return {}
-    _, kind = numbered_rows(*(pd.factorize(rows[name])[0] for name in keys))
-    _, first, count = np.unique(kind, return_index=True, return_counts=True)
+    _, combination = numbered_rows(*(pd.factorize(rows[name])[0] for name in keys))
+    _, first, count = np.unique(combination, return_index=True, return_counts=True)
     values = {name: rows[name].astype(float) for name in ("latency_ns", "spread_ns", *bandwidths)}
-    grouped = pd.DataFrame(values | {"begin": rows["begin"]}, copy=False).groupby(kind)
-    middle = grouped[[*values]].median()
-    median = {name: [None if pd.isna(value) else value for value in middle[name].tolist()] for name in middle}
+    grouped = pd.DataFrame(values | {"begin": rows["begin"]}, copy=False).groupby(combination)
+    medians = grouped[[*values]].median()
+    nullable_medians = {
+        name: [None if pd.isna(value) else value for value in medians[name].tolist()] for name in medians
+    }
     return {
         **{name: rows[name][first] for name in keys},
         "count": count,
-        "latency_p50_ns": _integers_or_none(median["latency_ns"]),
-        **{f"{name[:-5]}_p50_gbps": object_array(median[name]) for name in bandwidths},
-        "spread_p50_ns": _integers_or_none(median["spread_ns"]),
-        "total_ns": count * middle["latency_ns"].to_numpy(),
+        "latency_p50_ns": _integers_or_none(nullable_medians["latency_ns"]),
+        **{f"{name[:-5]}_p50_gbps": object_array(nullable_medians[name]) for name in bandwidths},
+        "spread_p50_ns": _integers_or_none(nullable_medians["spread_ns"]),
+        "total_ns": count * medians["latency_ns"].to_numpy(),
         "begin": grouped["begin"].min().to_numpy(),
     }
 
@@ -184,10 +186,10 @@ def _collective_table(operation: MatchedCollectives, clock: AlignedClocks | None
     count = len(operation.seq)
     latency = (operation.end - operation.start).min(axis=1)
     # Unknown sizes have the number -1 and so select the last element, 0.
-    place, messages = pd.factorize(operation.message)
+    size_number, messages = pd.factorize(operation.message)
     sizes = [whole_bytes(operation.op, int(message), operation.size) or 0 for message in messages.tolist()]
-    size = np.array([*sizes, 0])[place]
-    is_known = (place >= 0) & (whole_bytes(operation.op, 0, operation.size) is not None)
+    size = np.array([*sizes, 0])[size_number]
+    is_known = (size_number >= 0) & (whole_bytes(operation.op, 0, operation.size) is not None)
     timed = (latency > 0) & (operation.fused == 1) & is_known
     bandwidth = np.divide(size.astype(float), latency, out=np.zeros(count), where=timed)
     factor = None if operation.size is None else bus_factor(operation.op, operation.size)
@@ -235,7 +237,7 @@ _NULLS_OF_COLLECTIVES = {
 NO_MESSAGES = "no rank has sends or receives"
 
 
-def list_messages(communication: Communication) -> Listed:
+def list_messages(communication: Communication) -> ListedOperations:
     """List the messages in some communicators whose pairs of ranks share no others."""
     pairs = [pair for pair in communication.pairs if len(pair.seq)]
     clocks = communication.pair_clocks
@@ -248,10 +250,10 @@ def list_messages(communication: Communication) -> Listed:
     )
     rows = join_columns([_message_table(pair, clocks.get(pair.ranks)) for pair in pairs])
     medians = medians_of(rows, ("sender", "receiver", "comm_id", "bytes"), ("algbw_gbps",))
-    return Listed(rows, medians, communication.unpaired, null_reasons, communication.missing)
+    return ListedOperations(rows, medians, communication.unpaired, null_reasons, communication.missing)
 
 
-def point_to_point(parts: Sequence[Listed], results: Mapping[str, pd.DataFrame]) -> Outcome:
+def point_to_point(parts: Sequence[ListedOperations], results: Mapping[str, pd.DataFrame]) -> Outcome:
     """List the matched messages, one row each, in the order of their lower rank.
 
     ``latency_ns`` is the duration of the shorter of both kernels, because the one that begins last does not
@@ -262,7 +264,7 @@ def point_to_point(parts: Sequence[Listed], results: Mapping[str, pd.DataFrame])
     return outcome_of(in_order(parts), parts, NO_MESSAGES, NO_MESSAGES, _NULLS_OF_MESSAGES)
 
 
-def point_to_point_summary(parts: Sequence[Listed], results: Mapping[str, pd.DataFrame]) -> Outcome:
+def point_to_point_summary(parts: Sequence[ListedOperations], results: Mapping[str, pd.DataFrame]) -> Outcome:
     """Return the medians of the messages of each pair, communicator and size, by total latency."""
     return outcome_of(by_latency(parts), parts, NO_MESSAGES, NO_MESSAGES, _NULLS_OF_MESSAGES)
 
@@ -276,9 +278,9 @@ def _message_table(pair: MatchedPairs, clock: AlignedClocks | None) -> Columns:
     bandwidth = np.divide(size, latency, out=np.zeros(count), where=timed)
     last = spread = np.full(count, None, object)
     if clock is not None:
-        later = sender_later(pair, clock)
-        last = np.where(later > 0, pair.sender, pair.receiver)
-        spread = np.rint(np.abs(later)).astype(np.int64)
+        sender_lateness = sender_later(pair, clock)
+        last = np.where(sender_lateness > 0, pair.sender, pair.receiver)
+        spread = np.rint(np.abs(sender_lateness)).astype(np.int64)
     return {
         "sender": np.full(count, pair.sender),
         "receiver": np.full(count, pair.receiver),

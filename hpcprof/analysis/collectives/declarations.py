@@ -12,8 +12,8 @@ COST_PCT = 5.0
 EVEN_PCT = 1.0
 """Maximum upper bound of an even rank's lateness, in percent of the elapsed time per step."""
 
-_across_ranks = partial(declare, module="collectives.across_ranks")
-_of_waiting = partial(
+_all_rank_analysis = partial(declare, module="collectives.across_ranks")
+_waiting_analysis = partial(
     declare,
     module="collectives.skew",
     map="hpcprof.analysis.collectives.skew:find_waiting",
@@ -31,7 +31,7 @@ ANALYSES = (
         events=Events(WORK | {Subject.COLLECTIVE}, launches=True),
         policy=Policy.WITH_EVENTS,
     ),
-    _across_ranks(
+    _all_rank_analysis(
         "collectives",
         "Collectives across ranks",
         "op:text comm_id:text seq bytes ranks latency_ns algbw_gbps:float busbw_gbps:float "
@@ -40,7 +40,7 @@ ANALYSES = (
         map="hpcprof.analysis.collectives.across_ranks:list_collectives",
         policy=Policy.LAZY,
     ),
-    _across_ranks(
+    _all_rank_analysis(
         "collectives_summary",
         "Collectives by operation and size",
         "op:text comm_id:text bytes ranks count latency_p50_ns algbw_p50_gbps:float "
@@ -50,7 +50,7 @@ ANALYSES = (
         map="hpcprof.analysis.collectives.across_ranks:list_collectives",
         about=Activity.GPU,
     ),
-    _across_ranks(
+    _all_rank_analysis(
         "point_to_point",
         "Messages between two ranks",
         "sender receiver comm_id:text seq bytes latency_ns algbw_gbps:float last_rank spread_ns",
@@ -58,7 +58,7 @@ ANALYSES = (
         map="hpcprof.analysis.collectives.across_ranks:list_messages",
         policy=Policy.LAZY,
     ),
-    _across_ranks(
+    _all_rank_analysis(
         "point_to_point_summary",
         "Messages by pair and size",
         "sender receiver comm_id:text bytes count latency_p50_ns algbw_p50_gbps:float spread_p50_ns",
@@ -74,7 +74,7 @@ ANALYSES = (
         map="hpcprof.analysis.collectives.expert_balance:layers",
         sample_basis=SampleBasis.OPERATIONS,
     ),
-    _of_waiting(
+    _waiting_analysis(
         "skew_summary",
         "Cost of late ranks",
         "rank steps lateness_p50_ns lateness_low_ns lateness_high_ns uncertainty_ns elapsed_ns cost_ns "
@@ -82,7 +82,7 @@ ANALYSES = (
         "rank steps lateness_p50_ns lateness_low_ns lateness_high_ns cost_ns cost_pct verdict",
         needs=("step_kinds",),
     ),
-    _of_waiting(
+    _waiting_analysis(
         "skew",
         "Skew between ranks",
         "rank collectives wait_ns times_last pct_last:float lateness_p50_ns verdict:text",

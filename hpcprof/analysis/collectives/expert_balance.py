@@ -26,10 +26,10 @@ def layers(communication: Communication) -> list[dict[str, Any]]:
     for matched in communication.collectives:
         by_communicator.setdefault(matched.comm_id, {})[matched.op] = matched
     rows: list[dict[str, Any]] = []
-    for parts_of_ranks in by_communicator.values():
-        dispatch, combine = parts_of_ranks.get(DISPATCH), parts_of_ranks.get(COMBINE)
+    for by_operation in by_communicator.values():
+        dispatch, combine = by_operation.get(DISPATCH), by_operation.get(COMBINE)
         if dispatch and combine and len(dispatch.seq) and np.array_equal(dispatch.ranks, combine.ranks):
-            rows += _layers(dispatch, combine)
+            rows += _rows_of_layers(dispatch, combine)
     return rows
 
 
@@ -48,34 +48,34 @@ def expert_balance(parts: Sequence[list[dict[str, Any]]], results: Mapping[str, 
     return Outcome(table.sort_values(["layer", "rank"], ignore_index=True))
 
 
-def _layers(dispatch: MatchedCollectives, combine: MatchedCollectives) -> list[dict[str, Any]]:
+def _rows_of_layers(dispatch: MatchedCollectives, combine: MatchedCollectives) -> list[dict[str, Any]]:
     count = min(len(dispatch.seq), len(combine.seq))
-    layer = _layer(dispatch.step[:count, 0])
+    layer = _layer_numbers(dispatch.step[:count, 0])
     compute = combine.start[:count] - dispatch.end[:count]
     lengths = [exchange.end[:count] - exchange.start[:count] for exchange in (dispatch, combine)]
     waits = sum(length - length.min(axis=1, keepdims=True) for length in lengths)
-    last = np.argmin(np.sum(lengths, axis=0), axis=1)
+    last_place = np.argmin(np.sum(lengths, axis=0), axis=1)
     rows = []
     for number in np.unique(layer).tolist():
-        chosen = layer == number
-        ranks, times = np.unique(last[chosen], return_counts=True)
-        slowest = int(ranks[np.argmax(times)])
+        in_layer = layer == number
+        places, counts = np.unique(last_place[in_layer], return_counts=True)
+        slowest = int(places[np.argmax(counts)])
         for place, rank in enumerate(dispatch.ranks.tolist()):
             rows.append(
                 {
                     "layer": number,
                     "rank": rank,
-                    "sent_bytes": _median(dispatch.message[:count][chosen]),
-                    "received_bytes": _median(combine.message[:count][chosen]),
-                    "compute_ns": _median(compute[chosen, place]),
-                    "wait_ns": _median(np.asarray(waits)[chosen, place]),
+                    "sent_bytes": _median(dispatch.message[:count][in_layer]),
+                    "received_bytes": _median(combine.message[:count][in_layer]),
+                    "compute_ns": _median(compute[in_layer, place]),
+                    "wait_ns": _median(np.asarray(waits)[in_layer, place]),
                     "waits_for": None if place == slowest else int(dispatch.ranks[slowest]),
                 }
             )
     return rows
 
 
-def _layer(step: Floats) -> Ints:
+def _layer_numbers(step: Floats) -> Ints:
     numbered = np.nan_to_num(step, nan=-1).astype(np.int64)
     _, group = np.unique(numbered, return_inverse=True)
     return np.where(numbered < 0, 0, position_in_group(group))

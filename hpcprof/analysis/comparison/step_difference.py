@@ -56,9 +56,9 @@ def step_difference(runs: Sequence[RunData], against: Sequence[RunData]) -> Outc
     rows += [_row(_PARTS[name], *(_values(side, name, names) for side in (a, b))) for name in names]
     unassigned = {key: rows[0][key] - sum(row[key] for row in rows[1:]) for key in ("a_ns", "b_ns")}
     if any(unassigned.values()):
-        middle = [[account.step - sum(account.parts.values()) for account in side] for side in (a, b)]
+        remainders = [[account.step - sum(account.parts.values()) for account in side] for side in (a, b)]
         rows.append(
-            _row(OUTSIDE_STEPS, *middle)
+            _row(OUTSIDE_STEPS, *remainders)
             | unassigned
             | {"difference_ns": unassigned["b_ns"] - unassigned["a_ns"]}
         )
@@ -86,8 +86,8 @@ def _account(run: RunData) -> _Account | None:
 
 def _values(side: Sequence[_Account], name: str, names: Sequence[str]) -> list[float]:
     """Return a part of each run; communication includes the waiting if ``names`` lacks it."""
-    joined = name == "exposed_comm_ns" and "wait_for_peer_ns" not in names
-    return [account.parts[name] + joined * account.parts["wait_for_peer_ns"] for account in side]
+    with_waiting = name == "exposed_comm_ns" and "wait_for_peer_ns" not in names
+    return [account.parts[name] + with_waiting * account.parts["wait_for_peer_ns"] for account in side]
 
 
 def _row(name: str, a: Sequence[float], b: Sequence[float]) -> dict[str, Any]:

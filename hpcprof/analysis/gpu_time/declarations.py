@@ -15,13 +15,13 @@ from hpcprof.analysis.framework.declaration import (
 )
 from hpcprof.profiles.losses import Subject
 
-_of_work = partial(
+_work_analysis = partial(
     declare,
     module="gpu_time.breakdown",
     events=Events(OPERATIONS | KERNELS),
     sample_basis=SampleBasis.OPERATIONS,
 )
-_of_streams = partial(
+_stream_analysis = partial(
     declare,
     module="gpu_time.breakdown",
     events=Events(OPERATIONS | CALLS, launches=True),
@@ -31,7 +31,7 @@ _of_streams = partial(
 )
 
 ANALYSES = (
-    _of_work(
+    _work_analysis(
         "breakdown",
         "GPU time breakdown of the whole capture",
         "rank span_ns compute_ns exposed_comm_ns exposed_mem_ns idle_ns "
@@ -42,7 +42,7 @@ ANALYSES = (
         compared_by="compute_pct",
         memory_heavy=True,
     ),
-    _of_work(
+    _work_analysis(
         "device_breakdown",
         "GPU time breakdown of the whole capture by device",
         "rank device span_ns compute_ns exposed_comm_ns exposed_mem_ns idle_ns "
@@ -53,7 +53,7 @@ ANALYSES = (
         only_with_several="device",
         compared_by="compute_pct",
     ),
-    _of_work(
+    _work_analysis(
         "overlap",
         "Overlap of communication and compute",
         "rank comm_ns overlapped_ns overlap_pct:float",
@@ -61,19 +61,19 @@ ANALYSES = (
         about=Activity.GPU,
         compared_by="overlap_pct",
     ),
-    _of_work(
+    _work_analysis(
         "kernel_classes",
         "Kernel classes that run together",
         "rank classes:text ns pct:float",
         sort_by=("-ns",),
     ),
-    _of_streams(
+    _stream_analysis(
         "idle",
         "Idle time by cause",
         "rank device stream cause:text idle_ns share_pct:float",
         sample_basis=SampleBasis.OPERATIONS,
     ),
-    _of_streams(
+    _stream_analysis(
         "queue_length",
         "Queue length",
         "rank device stream count mean:float stddev:float min p25:float p50:float p75:float max",

@@ -7,9 +7,9 @@ from hpcprof.analysis.framework.declaration import Activity, Events, Scope, decl
 from hpcprof.profiles.losses import Subject
 from hpcprof.profiles.readers.declaration import ProfileContent
 
-_of_report = partial(declare, reads=ProfileContent.KERNEL_REPORT)
+_kernel_report_analysis = partial(declare, reads=ProfileContent.KERNEL_REPORT)
 
-_ROOFLINE = _of_report(
+_ROOFLINE = _kernel_report_analysis(
     "roofline",
     "Roofline",
     "name:text grid:text block:text ai_flop_per_byte:float achieved_flops:float bound:text "
@@ -22,7 +22,7 @@ _ROOFLINE = _of_report(
 )
 
 ANALYSES = (
-    _of_report(
+    _kernel_report_analysis(
         "ncu_kernels",
         "Kernels measured by Nsight Compute",
         "rank id name:text grid:text block:text "
@@ -34,7 +34,7 @@ ANALYSES = (
         100,
         function="hardware.kernel_counters:ncu_kernels",
     ),
-    _of_report(
+    _kernel_report_analysis(
         "ncu_occupancy",
         "Occupancy by Nsight Compute",
         "rank id name:text waves_per_sm:float blocks_per_sm limited_by:text "
@@ -44,7 +44,7 @@ ANALYSES = (
         function="hardware.kernel_advice:ncu_occupancy",
         compared_by="waves_per_sm",
     ),
-    _of_report(
+    _kernel_report_analysis(
         "ncu_rules",
         "Advice of Nsight Compute's rules",
         "rank name:text rule:text count speedup_pct:float advice:text",
@@ -53,7 +53,7 @@ ANALYSES = (
         function="hardware.kernel_advice:ncu_rules",
         compared_by="count",
     ),
-    _of_report(
+    _kernel_report_analysis(
         "ncu_peaks",
         "GPU peak rates by Nsight Compute",
         "rank resource:text peak_per_s:float",

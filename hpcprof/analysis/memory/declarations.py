@@ -8,7 +8,7 @@ NO_SNAPSHOTS = "there are no snapshots of PyTorch's memory (--memory-history kee
 NO_LINES = "no rank noted the memory of a GPU"
 NO_HOST_SAMPLES = "the memory of the ranks on the host was not sampled"
 
-_declared = partial(
+_memory_analysis = partial(
     from_part,
     absent=NO_SNAPSHOTS,
     map="hpcprof.analysis.memory.tables:memory_tables",
@@ -17,14 +17,14 @@ _declared = partial(
 )
 
 ANALYSES = (
-    _declared(
+    _memory_analysis(
         "memory_use",
         "Peaks of the GPU memory",
         "rank first_step last_step allocated_bytes reserved_bytes inactive_split_bytes",
         "rank first_step last_step allocated_bytes reserved_bytes inactive_split_bytes",
         absent=NO_LINES,
     ),
-    _declared(
+    _memory_analysis(
         "memory_snapshots",
         "Snapshots of the GPU memory",
         "rank event:text step device file:text time_ns peak_bytes allocated_bytes reserved_bytes asked_bytes "
@@ -33,7 +33,7 @@ ANALYSES = (
         160,
         compared_by="peak_bytes",
     ),
-    _declared(
+    _memory_analysis(
         "memory",
         "GPU memory at the peak",
         "rank event:text step device kind:text module:text line:text bytes blocks share_pct:float "
@@ -43,14 +43,14 @@ ANALYSES = (
         sort_by=("-bytes",),
         compared_by="bytes",
     ),
-    _declared(
+    _memory_analysis(
         "memory_over_step",
         "GPU memory over the step",
         "rank event:text step device time_ns parameters_bytes gradients_bytes optimizer_bytes "
         "activations_bytes backward_bytes communication_bytes other_bytes fragmentation_bytes",
         "rank event step time_ns parameters_bytes activations_bytes fragmentation_bytes",
     ),
-    _declared(
+    _memory_analysis(
         "host_memory",
         "Memory on the host",
         "rank node:text samples first_step last_step resident_bytes proportional_bytes "

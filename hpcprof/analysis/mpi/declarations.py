@@ -22,30 +22,30 @@ BETWEEN = "between "
 NO_CALLS = "no profile has MPI calls"
 """The reason why the tables about calls of MPI have no rows."""
 
-_of_calls = partial(declare, module="mpi.per_rank", events=_MPI, policy=Policy.WITH_EVENTS)
-_of_run = partial(
+_call_analysis = partial(declare, module="mpi.per_rank", events=_MPI, policy=Policy.WITH_EVENTS)
+_run_analysis = partial(
     declare,
     map="hpcprof.analysis.mpi.tables:mpi_tables",
     map_over=Part.MPI,
     map_needs=("mpi_call_list", "mpi_operation_list", "mpi_regions"),
     about=Activity.MPI,
 )
-_of_run_calls = partial(_of_run, absent=NO_CALLS)
+_run_call_analysis = partial(_run_analysis, absent=NO_CALLS)
 
 ANALYSES = (
-    _of_calls(
+    _call_analysis(
         "mpi_call_list",
         "MPI calls by rank",
         "rank thread call:text range:text range_before:text start_ns end_ns",
     ),
-    _of_calls(
+    _call_analysis(
         "mpi_operation_list",
         "Messages and collectives of MPI by rank",
         "rank op:text comm_id:text comm_ranks peer comm_peer root tag bytes received_bytes begin_call "
         "end_call",
         "rank op comm_ranks peer root tag bytes begin_call",
     ),
-    _of_calls(
+    _call_analysis(
         "mpi_regions",
         "Steps and phases of programs with MPI",
         "rank scope:text name:text start_ns end_ns",
@@ -69,7 +69,7 @@ ANALYSES = (
         events=Events(RANGES | {Subject.CALL, Subject.EVENT}, steps=True),
         steps=frozenset(),
     ),
-    _of_run(
+    _run_analysis(
         "pop",
         "Parallel efficiency",
         "scope:text name:text parallel_efficiency_pct:float load_balance_pct:float "
@@ -83,7 +83,7 @@ ANALYSES = (
         sample_basis=SampleBasis.RANKS,
         steps=frozenset(),
     ),
-    _of_run_calls(
+    _run_call_analysis(
         "mpi_calls",
         "MPI calls",
         "rank call:text size_class:text calls bytes total_ns median_ns wait_ns transfer_ns share_pct:float",
@@ -92,7 +92,7 @@ ANALYSES = (
         sort_by=("-total_ns",),
         compared_by="total_ns",
     ),
-    _of_run_calls(
+    _run_call_analysis(
         "mpi_waits",
         "Waits in MPI and the ranks that cause them",
         "rank call:text pattern:text range:text wait_ns delaying_rank delaying_range:text",
@@ -101,14 +101,14 @@ ANALYSES = (
         sample_basis=SampleBasis.RANKS,
         compared_by="wait_ns",
     ),
-    _of_run_calls(
+    _run_call_analysis(
         "mpi_delays",
         "Delays that others wait for in MPI",
         "delaying_rank delaying_range:text ranks waits wait_ns share_pct:float",
         position=13,
         sort_by=("-wait_ns",),
     ),
-    _of_run_calls(
+    _run_call_analysis(
         "mpi_matrix",
         "MPI messages between ranks",
         "sender receiver sender_node:text receiver_node:text messages bytes transfer_ns",

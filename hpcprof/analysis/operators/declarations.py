@@ -9,33 +9,33 @@ _TIMES = (
     "calls host_ns self_host_ns host_pct:float gpu_ops gpu_ns self_gpu_ns gpu_pct:float "
     "flops:float bytes:float tflops:float peak_pct:float"
 )
-_MAIN = "calls self_gpu_ns gpu_pct self_host_ns host_pct tflops peak_pct"
-_of_operators = partial(
+_MAIN_TIMES = "calls self_gpu_ns gpu_pct self_host_ns host_pct tflops peak_pct"
+_operator_analysis = partial(
     declare,
     module="operators.operators",
     events=Events(OPERATIONS | CALLS | {Subject.OPERATOR}, launches=True),
 )
 
 ANALYSES = (
-    _of_operators(
+    _operator_analysis(
         "operators",
         "Operators",
         f"rank name:text {_TIMES}",
-        f"rank name {_MAIN}",
+        f"rank name {_MAIN_TIMES}",
         85,
         sort_by=("-self_gpu_ns", "-self_host_ns"),
         # Profiles without operators have no such section.
         only_with_several="name",
         first_rank_only=True,
     ),
-    _of_operators(
+    _operator_analysis(
         "operators_by_shape",
         "Operators by the shapes and types of their inputs",
         f"rank name:text input_dims:text input_types:text {_TIMES}",
-        f"rank name input_dims {_MAIN}",
+        f"rank name input_dims {_MAIN_TIMES}",
         sort_by=("-self_gpu_ns", "-self_host_ns"),
     ),
-    _of_operators(
+    _operator_analysis(
         "operator_kernels",
         "GPU operations by operator",
         "rank operator:text kernel:text instances total_ns time_pct:float "
@@ -43,7 +43,7 @@ ANALYSES = (
         "rank operator kernel instances total_ns time_pct med_ns",
         sort_by=("-total_ns",),
     ),
-    _of_operators(
+    _operator_analysis(
         "modules",
         "PyTorch modules",
         "rank name:text calls host_ns self_host_ns host_pct:float "

@@ -60,20 +60,20 @@ def summarize(group: Ints, value: Ints) -> GroupStatistics:
     first = end - count
     total = np.add.reduceat(value, first) if len(group) else value
     average = total / count
-    square = np.repeat(average, count)
-    np.subtract(value, square, out=square)
-    square *= square
-    spread = np.add.reduceat(square, first) if len(group) else square
-    middle = value[first + (count - 1) // 2] + value[first + count // 2]
+    squares = np.repeat(average, count)
+    np.subtract(value, squares, out=squares)
+    squares *= squares
+    sum_of_squares = np.add.reduceat(squares, first) if len(group) else squares
+    sum_of_middle_two = value[first + (count - 1) // 2] + value[first + count // 2]
     return GroupStatistics(
         group=group,
         total=total,
         count=count,
         average=average,
-        median=middle / 2,
+        median=sum_of_middle_two / 2,
         minimum=value[first],
         maximum=value[end - 1],
-        deviation=np.sqrt(spread / np.maximum(count - 1, 1)),
+        deviation=np.sqrt(sum_of_squares / np.maximum(count - 1, 1)),
     )
 
 
@@ -115,26 +115,26 @@ def sort_within_groups(group: Ints, value: Ints) -> tuple[Ints, Ints, Ints]:
     A group and its value are packed into one integer where they fit. Sorting it instead of two columns takes
     0.17 s, not 0.48 s, for all analyses of a rank with 1.3 million API calls; its collect takes some 2 s.
     """
-    least, groups = extent(group)
-    low, span = extent(value)
-    bits = span.bit_length()
-    largest = (max(abs(least), abs(least + groups)) << bits) + abs(low)
-    if not 0 < groups <= len(group) or largest > np.iinfo(np.int64).max:
+    first_group, group_span = extent(group)
+    least_value, value_span = extent(value)
+    bits = value_span.bit_length()
+    largest = (max(abs(first_group), abs(first_group + group_span)) << bits) + abs(least_value)
+    if not 0 < group_span <= len(group) or largest > np.iinfo(np.int64).max:
         distinct_groups, group = numbered(group)
         order = np.lexsort((value, group))
         return distinct_groups, value[order], np.cumsum(np.bincount(group))
     # In place, because each copy of millions of values takes time.
-    key = group << bits
-    key += value
-    if offset := (least << bits) + low:
-        key -= offset
-    key.sort()
-    edges = np.searchsorted(key, np.arange(groups + 1) << bits)
-    key &= (1 << bits) - 1
-    if low:
-        key += low
-    used = np.flatnonzero(edges[1:] > edges[:-1])
-    return used + least, key, edges[used + 1]
+    packed = group << bits
+    packed += value
+    if offset := (first_group << bits) + least_value:
+        packed -= offset
+    packed.sort()
+    edges = np.searchsorted(packed, np.arange(group_span + 1) << bits)
+    packed &= (1 << bits) - 1
+    if least_value:
+        packed += least_value
+    nonempty = np.flatnonzero(edges[1:] > edges[:-1])
+    return nonempty + first_group, packed, edges[nonempty + 1]
 
 
 def round_half_up(values: NDArray[np.floating[Any]]) -> Floats:

@@ -13,7 +13,7 @@ from hpcprof.analysis.framework.declaration import (
 )
 from hpcprof.analysis.steps.step_set import StepRule
 
-_of_steps = partial(declare, module="steps.phases", steps=frozenset())
+_step_analysis = partial(declare, module="steps.phases", steps=frozenset())
 
 ANALYSES = (
     declare(
@@ -24,7 +24,7 @@ ANALYSES = (
         function="steps.step_ranges:step_ranges",
         events=Events(RANGES),
     ),
-    _of_steps(
+    _step_analysis(
         "phases",
         "Phase time",
         "rank phase:text steps p50_ns p95_ns p99_ns mean_ns stddev_ns gpu_span_p50_ns",
@@ -32,7 +32,7 @@ ANALYSES = (
         20,
         events=Events(IN_RANGES, launches=True, steps=True),
     ),
-    _of_steps(
+    _step_analysis(
         "phase_times",
         "Phase time by step",
         "rank step phase:text wall_ns",
@@ -40,14 +40,14 @@ ANALYSES = (
         sort_by=("step",),
         policy=Policy.WITH_EVENTS,
     ),
-    _of_steps(
+    _step_analysis(
         "step_times",
         "Step time by rank",
         "rank step wall_ns gpu_span_ns",
         events=Events(IN_RANGES, launches=True, steps=True),
         sort_by=("step",),
     ),
-    _of_steps(
+    _step_analysis(
         "steps",
         "Step time over ranks",
         "step p50_ns max_ns min_ns slowest_rank",
@@ -56,7 +56,7 @@ ANALYSES = (
         sort_by=("step",),
         sample_basis=SampleBasis.RANKS,
     ),
-    _of_steps(
+    _step_analysis(
         "steps_summary",
         "Step time",
         "steps ranks p50_ns p95_ns p99_ns mean_ns stddev_ns min_ns max_ns gpu_span_p50_ns",

@@ -29,14 +29,14 @@ _METRICS = (
 )
 _SAMPLES = frozenset({Subject.SAMPLE})
 
-_declared = partial(
+_node_analysis = partial(
     from_part,
     absent=NO_SAMPLES,
     map="hpcprof.analysis.telemetry.tables:telemetry_tables",
     map_over=Part.NODES,
     about=Activity.TELEMETRY,
 )
-_of_files = partial(
+_file_analysis = partial(
     from_part,
     absent=NO_LOGS,
     map="hpcprof.analysis.telemetry.darshan:darshan_tables",
@@ -61,14 +61,14 @@ ANALYSES = (
         policy=Policy.WITH_EVENTS,
         about=Activity.TELEMETRY,
     ),
-    _declared(
+    _node_analysis(
         "job_resources",
         "Resources of the job",
         "resource:text requested:float used_mean:float used_max:float idle_pct:float advice:text",
         "resource requested used_mean used_max idle_pct advice",
         140,
     ),
-    _declared(
+    _node_analysis(
         "energy",
         "Energy of the GPUs",
         "rank node:text gpu steps duration_s:float energy_j:float mean_power_w:float joule_per_step:float "
@@ -78,28 +78,28 @@ ANALYSES = (
         about=Activity.GPU,
         compared_by="energy_j",
     ),
-    _declared(
+    _node_analysis(
         "clocks",
         "Clocks of the GPUs and what lowers them",
         "rank node:text gpu first_step last_step samples sm_mhz_mean:float sm_mhz_min:float "
         "sm_mhz_max:float reason:text throttled_pct:float",
         "rank node gpu first_step last_step sm_mhz_mean sm_mhz_max reason throttled_pct",
     ),
-    _declared(
+    _node_analysis(
         "neighbours",
         "Others on the cores and GPUs of the run",
         "node:text device:text samples own_mean:float others_mean:float others_max:float",
         "node device samples own_mean others_mean others_max",
         sort_by=("-others_mean",),
     ),
-    _declared(
+    _node_analysis(
         "io",
         "Data read and written by step",
         "rank node:text first_step last_step duration_s:float read_bytes written_bytes calls wait_s:float "
         "checkpoint",
         "rank first_step last_step read_bytes written_bytes calls wait_s checkpoint",
     ),
-    _declared(
+    _node_analysis(
         "coincidences",
         "Metrics that changed with long steps or differ between ranks",
         "subject:text rank node:text device:text first_step last_step metric:text unit:text usual:float "
@@ -109,14 +109,14 @@ ANALYSES = (
         about=Activity.COINCIDENCE,
         compared_by="then",
     ),
-    _declared(
+    _node_analysis(
         "telemetry",
         "Samples of the nodes by step",
         f"rank node:text {_METRICS}",
         "rank device first_step last_step metric unit samples mean min max",
         events=Events(_SAMPLES),
     ),
-    _of_files(
+    _file_analysis(
         "darshan_files",
         "Files that Darshan recorded",
         f"log:text file:text file_system:text module:text ranks {_CALLS} share_pct:float slowest_rank "
@@ -124,13 +124,13 @@ ANALYSES = (
         "file module ranks read_bytes written_bytes read_s write_s meta_s wait_s share_pct",
         156,
     ),
-    _of_files(
+    _file_analysis(
         "darshan_ranks",
         "Files by rank, recorded by Darshan",
         f"rank module:text files {_CALLS} share_pct:float",
         "rank module files reads writes read_bytes written_bytes read_s write_s meta_s share_pct",
     ),
-    _of_files(
+    _file_analysis(
         "darshan_steps",
         "Reads and writes by step, traced by Darshan",
         "rank first_step last_step phase:text module:text reads writes read_bytes written_bytes wait_s:float "

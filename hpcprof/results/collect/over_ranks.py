@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from hpcprof.analysis.collectives.across_ranks import Listed
+from hpcprof.analysis.collectives.across_ranks import ListedOperations
 from hpcprof.analysis.collectives.common_clock import Aligned, RankClock
 from hpcprof.analysis.collectives.communication import Communication, communication
 from hpcprof.analysis.collectives.matches import matches_of, rank_waits
@@ -174,7 +174,7 @@ def analyze_over_ranks(
     return {analysis.name: outcomes[analysis.name] for analysis in analyses}
 
 
-def _has_many_rows(parts: Sequence[Listed]) -> bool:
+def _has_many_rows(parts: Sequence[ListedOperations]) -> bool:
     return sum(map(len, parts)) > _MAX_EAGER_ROWS
 
 

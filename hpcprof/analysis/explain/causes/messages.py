@@ -37,16 +37,16 @@ def _reordered_messages(scene: Scene) -> Iterator[Candidate]:
 
 def _late_receivers(scene: Scene) -> Iterator[Candidate]:
     mpi, graph = scene.mpi, scene.graph
-    held = np.flatnonzero(graph.edges.kind == EdgeKind.RENDEZVOUS)
-    if mpi is None or not len(held):
+    rendezvous = np.flatnonzero(graph.edges.kind == EdgeKind.RENDEZVOUS)
+    if mpi is None or not len(rendezvous):
         return
-    call = graph.edges.row[held]
-    receiver = (graph.edges.source[held] - 1) // 2
-    late = np.maximum(graph.calls.start[receiver] - graph.calls.start[call], 0)
+    call = graph.edges.row[rendezvous]
+    receiver = (graph.edges.source[rendezvous] - 1) // 2
+    lateness = np.maximum(graph.calls.start[receiver] - graph.calls.start[call], 0)
     waits = np.zeros(len(graph.calls))
-    np.maximum.at(waits, call, late)
-    ranks = scene.ranks_of_most(graph.call_rank[receiver], late, MIN_SHARE_OF_MOST)
-    yield _wait_candidate(scene, LATE_RECEIVER, waits, ranks, lambda times: times.without(held))
+    np.maximum.at(waits, call, lateness)
+    ranks = scene.ranks_of_most(graph.call_rank[receiver], lateness, MIN_SHARE_OF_MOST)
+    yield _wait_candidate(scene, LATE_RECEIVER, waits, ranks, lambda times: times.without(rendezvous))
 
 
 def _wait_candidate(
