@@ -43,10 +43,10 @@ def tightest(start: Ints, end: Ints) -> Ints:
     """
     n = len(start)
     order = np.lexsort((-end, start))
-    # The rank by length, then by order in the profile; n means none.
+    # Short ones first, then by order in the profile; n means none.
     by_length = np.argsort(end - start, kind="stable")
-    rank = np.argsort(by_length)[order]
-    best = np.full(n, n, np.int64)
+    place_by_length = np.argsort(by_length)[order]
+    shortest = np.full(n, n, np.int64)
     # From here on, an interval is its position in the sorted sequence.
     items = np.argsort(-end[order], kind="stable")
     half = 1 << max(n - 1, 0).bit_length() >> 1
@@ -55,13 +55,13 @@ def tightest(start: Ints, end: Ints) -> Ints:
         left = items & half == 0
         # Each block's values are smaller than those of the blocks before it, so its minimum starts afresh.
         base = (block[-1] - block) * (n + 1)
-        running = np.minimum.accumulate(np.where(left, rank[items], n) + base) - base
+        running = np.minimum.accumulate(np.where(left, place_by_length[items], n) + base) - base
         right = items[~left]
-        best[right] = np.minimum(best[right], running[~left])
+        shortest[right] = np.minimum(shortest[right], running[~left])
         items = _move_halves(items, block, left, half)
         half //= 2
     parent = np.empty(n, np.int64)
-    parent[order] = np.append(by_length, NO_PARENT)[best]
+    parent[order] = np.append(by_length, NO_PARENT)[shortest]
     return _with_twins(parent, order, start, end)
 
 

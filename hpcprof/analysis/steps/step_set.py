@@ -28,20 +28,20 @@ COUNTED = frozenset({StepRule.COMMON, StepRule.ENDED, StepRule.USUAL})
 
 
 class StepSet(msgspec.Struct, frozen=True):
-    """The steps that a figure counts, among ``every`` step of the run; ``left_out`` has some by rule."""
+    """The steps that a figure counts, among ``total`` steps of the run; ``left_out`` has some by rule."""
 
-    every: int
+    total: int
     left_out: tuple[tuple[StepRule, int], ...] = ()
 
     @property
     def count(self) -> int:
         """The number of steps that count."""
-        return self.every - sum(number for _, number in self.left_out)
+        return self.total - sum(number for _, number in self.left_out)
 
     @property
     def short(self) -> str:
         """The set in words without the reasons: ``5 of 6 steps``."""
-        return f"{f'{self.count:,} of ' if self.left_out else ''}{counted(self.every, 'step')}"
+        return f"{f'{self.count:,} of ' if self.left_out else ''}{counted(self.total, 'step')}"
 
     def __str__(self) -> str:
         """Return the set in words, equal for equal sets: ``5 of 6 steps (without 1 that took long once)``."""
@@ -52,20 +52,20 @@ class StepSet(msgspec.Struct, frozen=True):
 def step_set(
     kind: Mapping[str, Any],
     rules: frozenset[StepRule] = COUNTED,
-    every: int = 0,
+    total: int = 0,
     counts: Mapping[StepRule, int] = MappingProxyType({}),
 ) -> StepSet:
     """Return the steps that some rules leave of a run, or of a kind of them: a row of ``step_kinds``.
 
-    ``every`` is the number of steps that any rank has, and ``counts`` has the number of steps that count by
+    ``total`` is the number of steps that any rank has, and ``counts`` has the number of steps that count by
     some more rules. Stores of earlier versions do not tell which steps have no end or took long once.
     """
     common, ended = kind["steps"], kind.get("counted_steps")
-    left_out = {StepRule.COMMON: max(0, every - common)}
+    left_out = {StepRule.COMMON: max(0, total - common)}
     if ended is not None:
         left_out |= {StepRule.ENDED: common - ended - kind["once_steps"], StepRule.USUAL: kind["once_steps"]}
-    every = max(every, common)
-    left_out |= {rule: max(0, every - count) for rule, count in counts.items()}
+    total = max(total, common)
+    left_out |= {rule: max(0, total - count) for rule, count in counts.items()}
     return StepSet(
-        every, tuple((rule, left_out[rule]) for rule in StepRule if rule in rules and left_out.get(rule))
+        total, tuple((rule, left_out[rule]) for rule in StepRule if rule in rules and left_out.get(rule))
     )

@@ -102,7 +102,7 @@ class RunTables(Mapping[str, AnalysisTable]):
         rows = self._store.table(self._run.id, "step_kinds").rows
         matched = max(self._store.table(self._run.id, "skew_summary", ("steps",)).columns["steps"], default=0)
         counts = {StepRule.KNOWN_LATENESS: matched, StepRule.REPLAYED: self._replayed_steps()}
-        return partial(step_set, rows[0], every=step_count, counts=counts) if rows else None
+        return partial(step_set, rows[0], total=step_count, counts=counts) if rows else None
 
     def _replayed_steps(self) -> int:
         row = self._store.explanation(self._run.id)
