@@ -103,14 +103,14 @@ def recorded_collectives(rows: "pd.DataFrame", first_step: int = 1) -> RecordedC
     # Missing names have the number -1 and so select the last element; empty names are unknown too.
     comms = [*names, NO_COMMUNICATOR]
     comm = np.array([-1 if name == NO_COMMUNICATOR else number for number, name in enumerate(comms)])[comm]
-    chosen = np.flatnonzero(np.array([*(name not in POINT_TO_POINT for name in ops), False])[op])
+    collective_rows = np.flatnonzero(np.array([*(name not in POINT_TO_POINT for name in ops), False])[op])
     columns = {name: rows[name].to_numpy(kind) for name, kind in _COLUMNS.items()}
     pairs, _ = numbered_rows(comm, columns["rank"])
     by_comm = np.split(pairs[:, 1], np.flatnonzero(np.diff(pairs[:, 0])) + 1)
     members = {comms[c]: ranks for c, ranks in zip(distinct(comm).tolist(), by_comm, strict=True)}
-    group = (comm * len(ops) + op)[chosen]
-    order = np.lexsort((columns["rank"][chosen], columns["seq"][chosen], group))
-    columns = {name: values[chosen[order]] for name, values in columns.items()}
+    group = (comm * len(ops) + op)[collective_rows]
+    order = np.lexsort((columns["rank"][collective_rows], columns["seq"][collective_rows], group))
+    columns = {name: values[collective_rows[order]] for name, values in columns.items()}
     groups, times = np.unique(group, return_counts=True)
     ends = np.cumsum(times)
     operations = {}
@@ -155,10 +155,10 @@ def _by_step(
     has_equal_counts = (np.bincount(number) == count) & (least == most)
     equal_rows = has_equal_counts[number][pair]
     place = position_in_group(pair)
-    chosen = {name: values[in_steps][equal_rows] for name, values in columns.items()}
+    comparable = {name: values[in_steps][equal_rows] for name, values in columns.items()}
     key = (step * _MAX_IN_STEP + place)[equal_rows]
-    order = np.lexsort((chosen["rank"], key))
-    return _on_all({name: values[order] for name, values in chosen.items()}, key[order], in_order.calls)
+    order = np.lexsort((comparable["rank"], key))
+    return _on_all({name: values[order] for name, values in comparable.items()}, key[order], in_order.calls)
 
 
 def _on_all(columns: Mapping[str, NDArray[Any]], seq: Ints, calls: Ints) -> RecordedOperation:

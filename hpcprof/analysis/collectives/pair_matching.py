@@ -74,26 +74,26 @@ def match_pairs(rows: pd.DataFrame, whole_world: bool) -> tuple[list[MatchedPair
     that are not matched.
     """
     operations = rows["op"].to_numpy()
-    chosen = np.flatnonzero(np.isin(operations.astype(str), list(POINT_TO_POINT)))
-    if not len(chosen):
+    message_rows = np.flatnonzero(np.isin(operations.astype(str), list(POINT_TO_POINT)))
+    if not len(message_rows):
         return [], []
-    sends = operations[chosen] == _SEND
-    directed = sends | (operations[chosen] == _RECV)
+    sends = operations[message_rows] == _SEND
+    directed = sends | (operations[message_rows] == _RECV)
     problems = []
     if not directed.all():
         problems.append(
             f"{np.count_nonzero(~directed)} sends and receives are known by their kernels' names only, which "
             "do not tell one from the other: they are not matched"
         )
-    chosen, sends = chosen[directed], sends[directed]
+    message_rows, sends = message_rows[directed], sends[directed]
     communicator, names = _communicators(rows)
-    partner, reasons = _partners(rows, communicator, names, chosen, whole_world)
+    partner, reasons = _partners(rows, communicator, names, message_rows, whole_world)
     problems += reasons
-    rank = rows["rank"].to_numpy(np.int64)[chosen]
+    rank = rows["rank"].to_numpy(np.int64)[message_rows]
     has_partner = (partner != NO_PEER) & (partner != rank)
-    alone = _has_one_partner(rows, chosen, partner)[has_partner]
-    chosen, sends, partner, rank = (
-        chosen[has_partner],
+    alone = _has_one_partner(rows, message_rows, partner)[has_partner]
+    message_rows, sends, partner, rank = (
+        message_rows[has_partner],
         sends[has_partner],
         partner[has_partner],
         rank[has_partner],
@@ -101,8 +101,8 @@ def match_pairs(rows: pd.DataFrame, whole_world: bool) -> tuple[list[MatchedPair
     sender, receiver = np.where(sends, rank, partner), np.where(sends, partner, rank)
     profiled = np.isin(partner, distinct(rows["rank"].to_numpy(np.int64)))
     pairs = []
-    columns = _columns(rows, chosen) | {"alone": alone, "sends": sends}
-    keys = (communicator[chosen], sender, receiver)
+    columns = _columns(rows, message_rows) | {"alone": alone, "sends": sends}
+    keys = (communicator[message_rows], sender, receiver)
     for (number, source, target), places in rows_by_key(*keys):
         if not profiled[places[0]]:
             continue
@@ -120,9 +120,9 @@ def partner_ranks(rows: pd.DataFrame) -> Ints:
 
     ``rows`` are those of ``rank_collectives`` of all ranks of the program.
     """
-    chosen = np.flatnonzero(np.isin(rows["op"].to_numpy().astype(str), (_SEND, _RECV)))
+    message_rows = np.flatnonzero(np.isin(rows["op"].to_numpy().astype(str), (_SEND, _RECV)))
     partner = np.full(len(rows), NO_PEER, np.int64)
-    partner[chosen] = _partners(rows, *_communicators(rows), chosen, True)[0]
+    partner[message_rows] = _partners(rows, *_communicators(rows), message_rows, True)[0]
     return partner
 
 

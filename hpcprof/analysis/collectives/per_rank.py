@@ -167,8 +167,8 @@ def _launches(timeline: Timeline, kernels: Ints) -> tuple[Ints, Ints]:
     place = np.full(timeline.operation_count, _NO_ROW)
     place[kernels] = np.arange(len(kernels))
     place = place[operation]
-    chosen = place != _NO_ROW
-    return place[chosen], call[chosen]
+    has_row = place != _NO_ROW
+    return place[has_row], call[has_row]
 
 
 def _from_calls(timeline: Timeline) -> tuple[_Collectives, list[str]]:

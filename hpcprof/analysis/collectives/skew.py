@@ -157,8 +157,8 @@ def _costs_of_steps(
         return np.add.reduceat(weighted, begin, axis=0) if len(begin) else weighted
 
     # A collective that the other half lacks compares as false.
-    chosen = late * (usual > error)
-    sums = (per_step(values) for values in (chosen, np.maximum(late, 0), late, error))
+    beyond_error = late * (usual > error)
+    sums = (per_step(values) for values in (beyond_error, np.maximum(late, 0), late, error))
     for columns in zip(*(np.ascontiguousarray(values.T) for values in sums), strict=True):
         yield StepCosts(*columns)
 

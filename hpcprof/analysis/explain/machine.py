@@ -110,18 +110,18 @@ def slow_files(files: pd.DataFrame) -> Finding | str:
     for key in sorted(by_file, key=lambda key: -blamed[key]):
         log, file = key
         alike.setdefault((log, by_file[key][0]["module"], _DIGITS.sub("#", file)), []).append(key)
-    chosen = max(alike.values(), key=lambda keys: sum(blamed[key] for key in keys))
-    worst, *inner = map(_sum_of_files, zip_longest(*(by_file[key] for key in chosen)))
+    most_blamed = max(alike.values(), key=lambda keys: sum(blamed[key] for key in keys))
+    worst, *inner = map(_sum_of_files, zip_longest(*(by_file[key] for key in most_blamed)))
     first = ("share_pct", f"files take {share:.1f} % of the time of all ranks", "")
     patterns = [(worst, *words) for words in (first, *_file_patterns(worst, *inner))]
-    for wait in (waits[key] for key in chosen if key in waits):
+    for wait in (waits[key] for key in most_blamed if key in waits):
         last, calls = f"rank {wait['late_rank']:.0f}", f"collective calls on {wait['file']}"
         text = f"the other ranks wait {wait['wait_s']:.3g} s in all for {last} in {calls}"
         patterns.append((wait, "wait_s", text, "Divide what is read and written among all ranks."))
     patterns += _read_before_writes(by_file.values())
     evidence = [(Evidence(FILES, None, column, row[column]), text) for row, column, text, _ in patterns]
     remedy = " ".join(filter(None, (advice for *_, advice in patterns))) or cause_of(Cause.SLOW_IO).remedy
-    count = f"{len(chosen)} files such as " if len(chosen) > 1 else ""
+    count = f"{len(most_blamed)} files such as " if len(most_blamed) > 1 else ""
     where = f"{worst['module']} of {count}{worst['file']}"
     return unpriced_finding(Cause.SLOW_IO, (), where, evidence, remedy, "high")
 

@@ -190,8 +190,8 @@ def _pauses_between(timeline: Timeline) -> list[tuple[int, str, int]]:
     if len(steps) < 2:
         return []
     process, thread = marking_thread(timeline)
-    chosen = (ranges.process == process) & (ranges.thread == thread)
-    rows = np.flatnonzero(chosen & (ranges.domain == NO_NAME) & (ranges.one_thread != 0))
+    on_thread = (ranges.process == process) & (ranges.thread == thread)
+    rows = np.flatnonzero(on_thread & (ranges.domain == NO_NAME) & (ranges.one_thread != 0))
     step = np.searchsorted(steps.ranges.end, ranges.start[rows], side="right") - 1
     following = np.append(steps.ranges.start[1:], np.iinfo(np.int64).min)
     inside = (step >= 0) & (ranges.end[rows] <= following[step])

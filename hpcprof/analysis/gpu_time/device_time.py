@@ -46,12 +46,12 @@ def category_intervals(operations: Operations, category: Category, device: int |
 
     Fused kernels are compute and communication.
     """
-    chosen = operations.category == category
+    in_category = operations.category == category
     if category in (Category.COMP, Category.COMM):
-        chosen |= operations.category == Category.FUSED
+        in_category |= operations.category == Category.FUSED
     if device is not None:
-        chosen &= operations.device == device
-    return union(operations.start[chosen], operations.end[chosen])
+        in_category &= operations.device == device
+    return union(operations.start[in_category], operations.end[in_category])
 
 
 def working_intervals(timeline: Timeline, category: Category, device: int | None = None) -> Intervals:

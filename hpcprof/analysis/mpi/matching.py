@@ -375,13 +375,13 @@ def _match_messages(ops: MatchedOperations) -> tuple[Ints, Ints, int]:
     """Return the number of each message, its other end, and the number of ends without another."""
     match, partner = np.full(len(ops), NONE), np.full(len(ops), NONE)
     message = ops.is_of(POINT_TO_POINT) & ~ops.unnamed
-    chosen = np.flatnonzero(message & (ops.peer != NONE))
-    if not len(chosen):
+    addressed = np.flatnonzero(message & (ops.peer != NONE))
+    if not len(addressed):
         return match, partner, int(np.count_nonzero(message))
-    sends = ops.sends[chosen]
-    rank, other = ops.rank[chosen], ops.peer[chosen]
+    sends = ops.sends[addressed]
+    rank, other = ops.rank[addressed], ops.peer[addressed]
     sender, receiver = np.where(sends, rank, other), np.where(sends, other, rank)
-    keys, key = numbered_rows(ops.comm[chosen], sender, receiver, ops.tag[chosen])
+    keys, key = numbered_rows(ops.comm[addressed], sender, receiver, ops.tag[addressed])
     order = position_in_group(key * 2 + sends)
     count = np.bincount(key * 2 + sends, minlength=2 * len(keys)).reshape(-1, 2)
     usable = count.min(axis=1)
@@ -389,8 +389,8 @@ def _match_messages(ops: MatchedOperations) -> tuple[Ints, Ints, int]:
     numbers = np.cumsum(usable) - usable
     number = numbers[key] + order
     both = np.full((int(usable.sum()), 2), NONE)
-    both[number[has_partner & sends], 0] = chosen[has_partner & sends]
-    both[number[has_partner & ~sends], 1] = chosen[has_partner & ~sends]
+    both[number[has_partner & sends], 0] = addressed[has_partner & sends]
+    both[number[has_partner & ~sends], 1] = addressed[has_partner & ~sends]
     match[both[:, 0]] = match[both[:, 1]] = np.arange(len(both))
     partner[both[:, 0]], partner[both[:, 1]] = both[:, 1], both[:, 0]
     return match, partner, int(np.count_nonzero(message)) - 2 * len(both)
@@ -399,12 +399,12 @@ def _match_messages(ops: MatchedOperations) -> tuple[Ints, Ints, int]:
 def _match_collectives(ops: MatchedOperations) -> tuple[Ints, int, int]:
     """Return the number of each collective, and the counts of unmatched calls and those of absent ranks."""
     match = np.full(len(ops), NONE)
-    chosen = np.flatnonzero(~ops.is_of(POINT_TO_POINT))
-    if not len(chosen):
+    collective_rows = np.flatnonzero(~ops.is_of(POINT_TO_POINT))
+    if not len(collective_rows):
         return match, 0, 0
     numbers, lost, absent = 0, 0, 0
-    for (number,), places in rows_by_key(ops.comm[chosen]):
-        rows, members = chosen[places], ops.members[number]
+    for (number,), places in rows_by_key(ops.comm[collective_rows]):
+        rows, members = collective_rows[places], ops.members[number]
         if ops.comms[number] is None or ops.sizes[number] > len(members):
             absent += len(rows)
             continue
@@ -430,10 +430,10 @@ def collective_tables(run: RunMpi) -> list[tuple[int, Ints]]:
     collectives and the n ranks of the communicator.
     """
     ops = run.operations
-    chosen = np.flatnonzero((ops.match != NONE) & (ops.partner == NONE))
-    if not len(chosen):
+    matched = np.flatnonzero((ops.match != NONE) & (ops.partner == NONE))
+    if not len(matched):
         return []
-    order = chosen[np.lexsort((ops.rank[chosen], ops.match[chosen]))]
+    order = matched[np.lexsort((ops.rank[matched], ops.match[matched]))]
     return [
         (op, order[rows].reshape(-1, len(ops.members[comm])))
         for (comm, op), rows in rows_by_key(ops.comm[order], ops.op[order])

@@ -81,14 +81,14 @@ def mpi_operation_list(timeline: Timeline) -> Outcome:
     begun_rows = begun_rows[np.argsort(begin[begun_rows], kind="stable")]
     if not len(begun_rows):
         return none_in(timeline, "messages and collectives of MPI")
-    chosen = operations.take(begun_rows)
+    begun = operations.take(begun_rows)
     return Outcome(
         {
-            "op": _texts(timeline, chosen.operation),
-            "comm_id": _texts(timeline, chosen.communicator),
-            **{"comm_ranks": chosen.ranks, "peer": chosen.peer, "comm_peer": chosen.comm_peer},
-            **{"root": chosen.root, "tag": chosen.tag},
-            **{"bytes": chosen.bytes, "received_bytes": chosen.received_bytes},
+            "op": _texts(timeline, begun.operation),
+            "comm_id": _texts(timeline, begun.communicator),
+            **{"comm_ranks": begun.ranks, "peer": begun.peer, "comm_peer": begun.comm_peer},
+            **{"root": begun.root, "tag": begun.tag},
+            **{"bytes": begun.bytes, "received_bytes": begun.received_bytes},
             **{"begin_call": begin[begun_rows], "end_call": end[begun_rows]},
         }
     )

@@ -275,8 +275,8 @@ class RunLists(msgspec.Struct, dict=True):
         }
         counted = []
         for rank, rows in self._rows.items():
-            chosen = np.flatnonzero(peers[rank] != NONE)
-            columns = self._message_columns(rank, rows, peers[rank], chosen)
+            addressed = np.flatnonzero(peers[rank] != NONE)
+            columns = self._message_columns(rank, rows, peers[rank], addressed)
             keys, number = numbered_rows(*columns)
             counted.append(np.column_stack((keys, np.bincount(number, minlength=len(keys)))))
         every = np.concatenate([*counted, np.empty((0, 6), np.int64)])
@@ -305,8 +305,8 @@ class RunLists(msgspec.Struct, dict=True):
 
     def _drop_left_over(self, peers: dict[int, _Column], keys: Ints, usable: Ints) -> None:
         for rank, rows in self._rows.items():
-            chosen = np.flatnonzero(peers[rank] != NONE)
-            *columns, sends = self._message_columns(rank, rows, peers[rank], chosen)
+            addressed = np.flatnonzero(peers[rank] != NONE)
+            *columns, sends = self._message_columns(rank, rows, peers[rank], addressed)
             both = np.concatenate((keys, np.column_stack(columns)))
             _, number = numbered_rows(*both.T)
             limit = np.zeros(int(number.max(initial=NONE)) + 1, np.int64)
@@ -314,7 +314,7 @@ class RunLists(msgspec.Struct, dict=True):
             key_number = number[len(keys) :]
             surplus = position_in_group(key_number * 2 + sends) >= limit[key_number]
             peers[rank] = peers[rank].copy()
-            peers[rank][chosen[surplus]] = NONE
+            peers[rank][addressed[surplus]] = NONE
 
     @cached_property
     def limits(self) -> Ints:
@@ -340,9 +340,9 @@ class RunLists(msgspec.Struct, dict=True):
         """Return a mask of the collectives without a counterpart; shape (operations,)."""
         message = np.isin(rows.operations["op"], self.ops.chosen(POINT_TO_POINT))
         (comm,) = rows.wide("comm")
-        chosen = np.flatnonzero(~message)
+        collective = np.flatnonzero(~message)
         result = np.zeros(len(comm), bool)
-        result[chosen] = position_in_group(comm[chosen] + 1) >= self.limits[comm[chosen]]
+        result[collective] = position_in_group(comm[collective] + 1) >= self.limits[comm[collective]]
         return result
 
     def windows(self) -> Iterator[RowWindow]:
@@ -378,13 +378,13 @@ class RunLists(msgspec.Struct, dict=True):
                     count += length
                 sequence += 1
             began = position[rows.operations["begin"]]
-            chosen = np.flatnonzero(began != NONE)
-            ops = {name: values[chosen].astype(np.int64) for name, values in rows.operations.items()}
-            ops["begin"], ops["end"] = began[chosen], position[_ends(ops)]
-            ops["peer"] = self.peers[rank][chosen].astype(np.int64)
-            ops["left"] = self._unmatched_collectives(rows)[chosen].astype(np.int64)
+            begun = np.flatnonzero(began != NONE)
+            ops = {name: values[begun].astype(np.int64) for name, values in rows.operations.items()}
+            ops["begin"], ops["end"] = began[begun], position[_ends(ops)]
+            ops["peer"] = self.peers[rank][begun].astype(np.int64)
+            ops["left"] = self._unmatched_collectives(rows)[begun].astype(np.int64)
             ops["root"] = self.communicators.in_program(ops["comm"], ops["root"])
-            operations.append({"rank": np.full(len(chosen), rank), "row": chosen, **ops})
+            operations.append({"rank": np.full(len(begun), rank), "row": begun, **ops})
         return RowWindow(_join_columns(calls), _join_columns(operations), end is None)
 
     @cached_property
@@ -426,7 +426,7 @@ class RunLists(msgspec.Struct, dict=True):
         ops["end"] = _ends(ops)
         start, end = rows.calls["start"], rows.calls["start"] + rows.calls["length"]
         message = np.isin(ops["op"], self.ops.chosen(POINT_TO_POINT))
-        chosen = np.flatnonzero((ops["comm"] == world) & ~message)
+        in_world = np.flatnonzero((ops["comm"] == world) & ~message)
         begun = start[ops["begin"]]
         finished = np.where(ops["end"] == NONE, begun, start[np.maximum(ops["end"], ops["begin"])])
         order = np.argsort(begun, kind="stable")
@@ -437,15 +437,15 @@ class RunLists(msgspec.Struct, dict=True):
         latest = np.concatenate(([BEFORE_ALL], np.maximum.accumulate(finished[order])))
         main = slice(0, rows.threads[1])
         # A nonblocking collective, or one of another thread, divides nothing.
-        usable = (ops["end"] == ops["begin"])[chosen] & (ops["begin"][chosen] < rows.threads[1])
-        moment = end[ops["begin"][chosen]]
+        usable = (ops["end"] == ops["begin"])[in_world] & (ops["begin"][in_world] < rows.threads[1])
+        moment = end[ops["begin"][in_world]]
         place = np.searchsorted(begun[order], moment)
         quiet = usable & (latest[place] < moment)
         following = np.searchsorted(start[main], moment)
         # The next call of this thread begins later, and the one before it is the collective.
-        quiet &= following == ops["begin"][chosen] + 1
+        quiet &= following == ops["begin"][in_world] + 1
         calls = np.searchsorted(np.sort(start), moment)
-        return moment, ops["op"][chosen], so_far[place], quiet, calls
+        return moment, ops["op"][in_world], so_far[place], quiet, calls
 
     def _message_weight(self, rank: int, ops: Mapping[str, Ints], peer: Ints) -> NDArray[np.uint64]:
         sends = np.isin(ops["op"], self.ops.chosen(_SENDS))

@@ -376,11 +376,11 @@ def _changed_times(replay: OperationReplay, durations: Sequence[Floats], change:
     if change.kind == "ideal":
         if not change.pattern:
             return list(replay.ideal)
-        chosen = _select_operations(replay, change.pattern)
+        changed = _select_operations(replay, change.pattern)
         return (
-            replay.mixed(chosen, durations, replay.ideal)
+            replay.mixed(changed, durations, replay.ideal)
             if change.factor
-            else replay.mixed(chosen, replay.ideal, durations)
+            else replay.mixed(changed, replay.ideal, durations)
         )
     if change.median:
         return _like_the_others(replay, durations, change.rank)
@@ -389,15 +389,15 @@ def _changed_times(replay: OperationReplay, durations: Sequence[Floats], change:
             f"{change.kind} changes nothing in a table of operations: use kernel:REGEX for its names."
         )
     if change.kind == "kernel":
-        chosen = replay.select(lambda rows: np.array(matches(change.pattern, rows["name"].tolist()), bool))
+        changed = replay.select(lambda rows: np.array(matches(change.pattern, rows["name"].tolist()), bool))
     else:
-        chosen = replay.select(lambda rows: rows["kind"].isin(COMMUNICATION))
+        changed = replay.select(lambda rows: rows["kind"].isin(COMMUNICATION))
     if change.rank is not None:
-        chosen = [here & mask for here, mask in zip(chosen, replay.of("rank", change.rank), strict=True)]
-    if not any(rows.any() for rows in chosen):
+        changed = [here & mask for here, mask in zip(changed, replay.of("rank", change.rank), strict=True)]
+    if not any(rows.any() for rows in changed):
         raise UsageError(f"no operation of the table has a name that matches {change.pattern!r}.")
     factor = 1 / change.factor if change.kind == "bandwidth" else change.factor
-    return [np.where(rows, times * factor, times) for rows, times in zip(chosen, durations, strict=True)]
+    return [np.where(rows, times * factor, times) for rows, times in zip(changed, durations, strict=True)]
 
 
 def _select_operations(replay: OperationReplay, pattern: str) -> list[Mask]:

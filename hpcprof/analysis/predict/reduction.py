@@ -133,9 +133,9 @@ def pieces_of_step(computing: Intervals, communication: pd.DataFrame, begin: int
     gaps = _waits(starts, ends, finish)
     divided = []
     for first, last in pairwise([begin, *cuts.tolist(), end]):
-        chosen = (ends > first) & (starts < last)
-        low, high = np.maximum(starts[chosen], first), np.minimum(ends[chosen], last)
-        breaks = np.flatnonzero(gaps[np.flatnonzero(chosen)][1:])
+        overlapping = (ends > first) & (starts < last)
+        low, high = np.maximum(starts[overlapping], first), np.minimum(ends[overlapping], last)
+        breaks = np.flatnonzero(gaps[np.flatnonzero(overlapping)][1:])
         edges = [0, *(breaks + 1).tolist(), len(low)]
         pieces = [(int(low[at]), int(high[other - 1])) for at, other in pairwise(edges) if other > at]
         long = [piece for piece in pieces if piece[1] - piece[0] >= _MIN_COMPUTING_NS]

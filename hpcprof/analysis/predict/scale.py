@@ -355,8 +355,8 @@ class Predictor:
         The mean over more units is drawn with the standard error of the mean over the measured units.
         """
         unit, steps = self.unit, self.unit.own.shape[2]
-        chosen = generator.integers(steps, size=steps)
-        resampled = replace(unit, own=unit.own[:, :, chosen], lag=unit.lag[:, :, chosen])
+        drawn_steps = generator.integers(steps, size=steps)
+        resampled = replace(unit, own=unit.own[:, :, drawn_steps], lag=unit.lag[:, :, drawn_steps])
         model = self._model(generator, resampled, ranks / self.ranks, doubt=True)
         between = model.work.between(generator)
         fixed = float(generator.uniform(0, self._fixed)) if self._fixed and scaling == "strong" else 0.0

@@ -122,9 +122,9 @@ def _launches_by_share(pair: PairedRank) -> Iterator[tuple[str, list[Mask], Matc
 
 def _share(runs: list[Occurrences], masks: list[Mask], kernels: Ints) -> float:
     """Return the percentage of the time of the masked launches of some kernels that communication covers."""
-    chosen = [mask & np.isin(run.key[:, 0], kernels) for run, mask in zip(runs, masks, strict=True)]
+    kernel_masks = [mask & np.isin(run.key[:, 0], kernels) for run, mask in zip(runs, masks, strict=True)]
     covered, duration = (
-        sum(int(times[mask].sum()) for times, mask in zip(column, chosen, strict=True))
+        sum(int(times[mask].sum()) for times, mask in zip(column, kernel_masks, strict=True))
         for column in ([run.covered for run in runs], [run.duration for run in runs])
     )
     return percent(covered, duration)

@@ -52,12 +52,12 @@ def compare_kernels(placed: KernelInstances) -> list[dict[str, Any]]:
     """Return the row of the total and those of the kernels; none if nothing can be compared."""
     phases = int(placed.phase.max(initial=OUTSIDE)) + 2
     cell = placed.shape * phases + (placed.phase - OUTSIDE)
-    chosen = _comparable(placed, cell, len(placed.shapes) * phases)
-    if not len(chosen):
+    rows = _comparable(placed, cell, len(placed.shapes) * phases)
+    if not len(rows):
         return []
     # The groups alternate: first the launches of a cell that ran alone, then the overlapped ones.
     medians = ClusteredMedians.of(
-        2 * cell[chosen] + placed.overlapped[chosen], placed.step[chosen], placed.duration[chosen]
+        2 * cell[rows] + placed.overlapped[rows], placed.step[rows], placed.duration[rows]
     )
     shapes, number = numbered(medians.group // 2 // phases)
     columns = placed.shapes.columns()

@@ -419,16 +419,16 @@ def _joined_candidates(timeline: Timeline, begun: _Begun) -> Iterator[MpiStep]:
     for number in np.argsort(-count, kind="stable")[:_MAX_KINDS].tolist():
         if count[number] <= MIN_INSTANCES:
             break
-        chosen = kind == number
-        first = int(np.argmax(chosen))
+        in_kind = kind == number
+        first = int(np.argmax(in_kind))
         same_name = calls.name == calls.name[first]
-        sized = bool(np.any(same_name & ~chosen))
+        sized = bool(np.any(same_name & ~in_kind))
         call = timeline.strings[calls.name[first]]
         size = f":{calls.size[first]}" if sized else ""
         waiting = timeline.strings[calls.op[first]] in WAITING
-        calls_per_step = sequence.period(chosen)
+        calls_per_step = sequence.period(in_kind)
         name = f"{PREFIX}{call}{size}" + (f"/{calls_per_step}" if calls_per_step > 1 else "")
-        marks = sequence.marks(chosen, max(calls_per_step, 1))
+        marks = sequence.marks(in_kind, max(calls_per_step, 1))
         if len(marks.place) > 1:
             yield _candidate(name, sequence.calls, marks, regular=calls_per_step > 0, waiting=waiting)
 
@@ -462,11 +462,11 @@ def _repeated_marks(calls: _Begun) -> _Marks | None:
     best: tuple[float, _Marks] | None = None
     last = calls.end
     for number in np.argsort(-count, kind="stable")[:_MAX_KINDS].tolist():
-        chosen = kind == number
-        calls_per_step = sequence.period(chosen) if count[number] > MIN_INSTANCES else 0
+        in_kind = kind == number
+        calls_per_step = sequence.period(in_kind) if count[number] > MIN_INSTANCES else 0
         if not calls_per_step:
             continue
-        marks = sequence.marks(chosen, calls_per_step)
+        marks = sequence.marks(in_kind, calls_per_step)
         if len(marks.place) <= MIN_INSTANCES:
             continue
         end = last[marks.place]
@@ -502,13 +502,13 @@ def _marks(timeline: Timeline, name: str) -> _Marks | None:
     if match is None or not len(calls):
         return None
     used = [number for number in set(calls.name.tolist()) if timeline.strings[number] == match["call"]]
-    chosen = np.isin(calls.name, used)
+    is_marking = np.isin(calls.name, used)
     if match["bytes"]:
-        chosen &= calls.size == int(match["bytes"])
+        is_marking &= calls.size == int(match["bytes"])
     is_shared = calls.shared == 1
-    shared = bool(np.any(chosen & is_shared))
+    shared = bool(np.any(is_marking & is_shared))
     sequence = _shared_sequence(calls)[0] if shared else _sequence_of_rank(calls)
-    return sequence.marks(chosen[sequence.rows], int(match["every"] or 1))
+    return sequence.marks(is_marking[sequence.rows], int(match["every"] or 1))
 
 
 def sequence_text(timeline: Timeline, name: str) -> str:

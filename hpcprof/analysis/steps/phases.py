@@ -254,8 +254,8 @@ def _inside_steps(timeline: Timeline, steps: Steps) -> tuple[Ints, Ints]:
     twin = named & (step[rows] == NO_PARENT)
     step[rows[twin]] = step[parent[twin]]
     owner = step[parent]
-    chosen = (owner != NO_PARENT) & ~named
-    return rows[chosen], owner[chosen]
+    has_owner = (owner != NO_PARENT) & ~named
+    return rows[has_owner], owner[has_owner]
 
 
 def _beside_markers(timeline: Timeline, steps: Steps) -> tuple[Ints, Ints]:
@@ -264,10 +264,10 @@ def _beside_markers(timeline: Timeline, steps: Steps) -> tuple[Ints, Ints]:
     owner = np.searchsorted(host.start, ranges.start[rows], side="right") - 1
     parent_of = np.full(len(ranges), NO_PARENT, np.int64)
     parent_of[rows] = parent
-    chosen = (owner >= 0) & (ranges.end[rows] <= host.end[owner]) & (parent == parent_of[steps.rows][owner])
+    is_phase = (owner >= 0) & (ranges.end[rows] <= host.end[owner]) & (parent == parent_of[steps.rows][owner])
     for column in ("process", "thread"):
-        chosen &= getattr(ranges, column)[rows] == getattr(host, column)[owner]
-    return rows[chosen], owner[chosen]
+        is_phase &= getattr(ranges, column)[rows] == getattr(host, column)[owner]
+    return rows[is_phase], owner[is_phase]
 
 
 def _between_marks(timeline: Timeline, steps: Steps) -> tuple[Ints, Ints]:

@@ -217,8 +217,8 @@ def step_kinds(
     ended[-1] = not follow
     once = np.isin(np.arange(len(kind)), single_long_steps(series.wall.tolist()))
     ended[once] = False
-    chosen = [np.ones(len(kind), bool)]
-    chosen += [kind == number for number in range(1, int(kind.max()) + 1) if kind.max() > 1]
+    kind_masks = [np.ones(len(kind), bool)]
+    kind_masks += [kind == number for number in range(1, int(kind.max()) + 1) if kind.max() > 1]
     return [
         {
             "kind": number,
@@ -229,7 +229,7 @@ def step_kinds(
             "wall_p50_ns": round(float(np.median(series.wall[in_kind]))),
             **_parts(rows[np.isin(steps, series.steps[whole])], float(elapsed[whole].mean())),
         }
-        for number, in_kind in enumerate(chosen)
+        for number, in_kind in enumerate(kind_masks)
         for whole in (in_kind & ended if (in_kind & ended).any() else in_kind,)
     ]
 

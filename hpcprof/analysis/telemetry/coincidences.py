@@ -193,9 +193,9 @@ def _sampled_steps(steps: RunSteps, nodes: Sequence[NodeTelemetry]) -> RunSteps:
     inside = np.flatnonzero((steps.edges[:-1] >= begin) & (steps.edges[1:] <= end))
     if not len(inside):
         return RunSteps(np.empty(0), *np.empty((4, 0), np.int64))
-    chosen = slice(int(inside[0]), int(inside[-1]) + 1)
-    edges = steps.edges[chosen.start : chosen.stop + 1]
-    return RunSteps(edges, *(column[chosen] for column in steps[1:]))
+    within = slice(int(inside[0]), int(inside[-1]) + 1)
+    edges = steps.edges[within.start : within.stop + 1]
+    return RunSteps(edges, *(column[within] for column in steps[1:]))
 
 
 def _join_neighbours(steps: RunSteps) -> RunSteps:

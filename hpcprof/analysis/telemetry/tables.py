@@ -145,16 +145,16 @@ def blocks_of(marks: Sequence[StepMark], begin: float, end: float, most: int) ->
         return Blocks(["run"], [None], [None], np.array([np.nextafter(begin, 0), max(begin, end)]))
     # The first line says when its last step ended, and not when its first one began.
     length = max(_MIN_ROW_S, (marks[-1].time - marks[0].time) / most)
-    chosen = [marks[0]]
+    ends = [marks[0]]
     for mark in marks[1:]:
-        if mark.time - chosen[-1].time >= length and mark.step > chosen[-1].step:
-            chosen.append(mark)
-    if len(chosen) < 2:
-        chosen = [marks[0], marks[-1]]
-    phase = ["before", *["step"] * (len(chosen) - 1), "after"]
-    first = [None, *(mark.step + 1 for mark in chosen[:-1]), None]
-    last = [None, *(mark.step for mark in chosen[1:]), None]
-    edges = [min(begin, chosen[0].time) - 1e-3, *(mark.time for mark in chosen), max(end, chosen[-1].time)]
+        if mark.time - ends[-1].time >= length and mark.step > ends[-1].step:
+            ends.append(mark)
+    if len(ends) < 2:
+        ends = [marks[0], marks[-1]]
+    phase = ["before", *["step"] * (len(ends) - 1), "after"]
+    first = [None, *(mark.step + 1 for mark in ends[:-1]), None]
+    last = [None, *(mark.step for mark in ends[1:]), None]
+    edges = [min(begin, ends[0].time) - 1e-3, *(mark.time for mark in ends), max(end, ends[-1].time)]
     return Blocks(phase, first, last, np.array(edges))
 
 
