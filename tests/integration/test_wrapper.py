@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -835,6 +836,23 @@ def test_each_further_start_of_a_job_has_folders_of_its_own(tmp_path: Path) -> N
     # The samples of the last start alone are those of the run.
     for attempt, folder in ((1, tmp_path), (2, tmp_path / "attempts/2")):
         assert (tmp_path / f"attempts/{attempt}/telemetry/mine").read_text() == f"{folder}\n"
+
+
+def test_a_job_that_slurm_does_not_take_back_at_its_limit_notes_why(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    scontrol = tmp_path / "bin/scontrol"
+    scontrol.write_text("#!/bin/sh\necho 'slurm_update error: Requeue is disabled' >&2\nexit 1\n")
+    scontrol.chmod(0o755)
+    program = ["sh", "-c", "trap 'exit 0' TERM; sleep 30 & wait"]
+    asked = job(nodes=1, ranks_per_node=1, on_timeout="resubmit", arguments=program, no_telemetry=True)
+    for name, text in rendered(asked, tmp_path, site=load_site("generic-slurm"), launch=[]).items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    limit = {"SLURM_JOB_ID": "7", "SLURM_JOB_END_TIME": str(int(time.time()) + 62)}
+    path = f"{tmp_path}/bin:{os.environ['PATH']}"
+    done = subprocess.run(["bash", tmp_path / "job.sh"], env={**os.environ, **limit, "PATH": path})
+    assert done.returncode == 0
+    assert (tmp_path / "state/not_requeued").read_text() == "slurm_update error: Requeue is disabled\n"
 
 
 def test_a_worker_that_torchrun_starts_again_has_failed_no_more(tmp_path: Path) -> None:

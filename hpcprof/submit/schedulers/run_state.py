@@ -40,7 +40,9 @@ def status_from_record(run: Run, record: Record | None) -> JobStatus:
         note = _failed_dependencies(run)
     else:
         note = capture_note(run) or _failed_dependencies(run)
-    return replace(status, reason="; ".join(filter(None, (status.reason, note))))
+    refusal = run.state_file("not_requeued")
+    stopped = f"it was not queued again: {refusal}" if refusal and status.state.ended else ""
+    return replace(status, reason="; ".join(filter(None, (status.reason, note, stopped))))
 
 
 def _failed_dependencies(run: Run) -> str:
@@ -114,8 +116,13 @@ def _limit_exceeded(run: Run, seconds: int | None = None) -> str:
 
 def _requeued(run: Run, record: Record) -> str:
     """Return that a job that had started waits again, and why; empty if it has not started yet."""
-    if record.node_lost or run.state_file("resubmitted") is not None:
-        return f"queued again after {'its node was lost' if record.node_lost else 'a stall'}"
+    for has_ended, end in (
+        (record.node_lost, "its node was lost"),
+        (run.state_file("warned") is not None, "the signal ahead of its time limit"),
+        (run.state_file("resubmitted") is not None, "a stall"),
+    ):
+        if has_ended:
+            return f"queued again after {end}"
     if run.state_file("started") is None:
         return ""
     # Slurm shows such a job as any that waits for its start time. Its output may say why.
@@ -145,8 +152,11 @@ def _finished_status(run: Run) -> JobStatus | None:
     if written is None:
         return finished
     if finished.exit_code == 0 and written.state is not JobState.FAILED:
-        # It saved and ended well, as in the grace time of a preemption.
-        return replace(finished, reason=written.reason)
+        # It saved and ended well, as in the grace time of a preemption, or before the limit.
+        limited = run.state_file("warned") is not None
+        return replace(
+            finished, reason="it ended on the signal ahead of its time limit" if limited else written.reason
+        )
     # A job that exits with 0 may have lost a process to the limit of its memory.
     return replace(written, exit_code=finished.exit_code)
 

@@ -220,6 +220,14 @@ def test_a_job_that_saved_in_the_grace_time_of_a_preemption_says_so(make_run: Ma
     (run.path / "logs/job.err").write_text(said)
     ended = "its program ended on SIGTERM of Slurm, as before a preemption"
     assert status_from_record(run, ENDED) == JobStatus(JobState.COMPLETED, ended, 0)
+    # It is the signal of job.sh ahead of the limit, after which Slurm did not take the job back.
+    (run.path / "state/warned").write_text("now\n")
+    (run.path / "state/not_requeued").write_text("scontrol: command not found\n")
+    limited = (
+        "it ended on the signal ahead of its time limit; it was not queued again: scontrol: command not found"
+    )
+    assert status_from_record(run, ENDED) == JobStatus(JobState.COMPLETED, limited, 0)
+    (run.path / "state/not_requeued").unlink()
     # srun ends the other ranks of one that fails in this way.
     (run.path / "state/finished").write_text("3\n")
     assert status_from_record(run, Record(JobState.FAILED, "", 3)).reason == "exit code 3"
@@ -309,6 +317,9 @@ def test_a_job_that_waits_again_after_it_started_says_that_its_node_was_lost(mak
         "queued again after its node was lost, or after a requeue; "
         "its start time has not been reached (BeginTime)"
     )
+    for state, end in (("resubmitted", "a stall"), ("warned", "the signal ahead of its time limit")):
+        own = make_run(state, started="now", **{state: "now"})
+        assert status_from_record(own, waits).reason == f"queued again after {end}; {waits.reason}"
     run = make_run("4", started="now")
     (run.path / "logs").mkdir()
     (run.path / "logs/job.err").write_text(
