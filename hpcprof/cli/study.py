@@ -4,21 +4,40 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from hpcprof.cli.completion import complete_runs
-from hpcprof.cli.conventions import Group, echo, examples, typed_command
+from hpcprof.cli.conventions import Group, command_with_examples, echo, examples, typed_command
 from hpcprof.cli.job_options import job_options
-from hpcprof.cli.options import FILE, db_option, runs_dir_option, with_default
+from hpcprof.cli.options import FILE, db_option, repeatable, runs_dir_option, typed_options, with_default
 from hpcprof.cli.progress import WaitingLine
-from hpcprof.cli.study_slowdown import slowdown
-from hpcprof.cli.study_validate import validate
+from hpcprof.cli.tables import show, show_what_fits, write_analysis
+from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.study.kernel_metrics import run_kernel_metrics
+from hpcprof.study.slowdown import Alone, resume_slowdown, run_slowdown
+from hpcprof.study.validation import resume_validation, run_validation
 
 if TYPE_CHECKING:
+    from hpcprof.study.slowdown import SlowdownStudy
+    from hpcprof.study.validation import ValidationStudy
     from hpcprof.submit.jobs.job import JobSpec
+
+_ALONE_MEANINGS = {
+    Alone.HOOK: "the same ranks, without summing gradients (--comm-hook noop of the workload ddp)",
+    Alone.ONE_RANK: "one rank of the same program",
+}
+
+_FIRST_COLUMNS = (
+    *("fault", "cost_ns", "first_finding", "right", "saving_ns", "error_ns", "expected"),
+    *("finding_range", "finding_ranks"),
+)
+"""The columns of a validation that a narrow terminal shows, the most telling first."""
+
+_resume_option = click.option(
+    "--resume", metavar="FOLDER", help="Continue the study in this folder, as it was planned."
+)
 
 
 @click.group(
@@ -26,10 +45,6 @@ if TYPE_CHECKING:
 )
 def command() -> None:
     """Run a program several times under profilers, and analyze the runs together."""
-
-
-command.add_command(slowdown)
-command.add_command(validate)
 
 
 @command.command(
@@ -56,7 +71,6 @@ def kernel_metrics(request: JobSpec, db: str | None, top: int) -> None:
     the second run, and into the results database.
     """
     from hpcprof.analysis.framework.registry import ACROSS_RUNS, ANALYSES
-    from hpcprof.cli.tables import write_analysis
     from hpcprof.report.exports import write_csv
 
     with WaitingLine() as line:
@@ -77,6 +91,196 @@ def kernel_metrics(request: JobSpec, db: str | None, top: int) -> None:
     echo(f"runs {study.timed_run.id} (nsys) and {study.counted_run.id} (ncu); tables in {folder}")
 
 
+@command_with_examples(
+    "slowdown",
+    "hpcprof study slowdown --ranks-per-node 2 --workload ddp -- --model gpt2",
+    "hpcprof study slowdown … --sweep bucket_cap_mb=1,2,5,10,25,50 --repeats 3 --workload ddp",
+    "hpcprof study slowdown --resume runs/20261121-132501-slowdown-5755",
+)
+@job_options
+@db_option
+@with_default(
+    "--repeats", type=click.IntRange(1, 1000), default=5, help="Runs with, and runs without communication."
+)
+@with_default(
+    "--alone",
+    type=click.Choice([alone.value for alone in Alone]),
+    default=Alone.HOOK.value,
+    help="Runs without communication: "
+    + "; ".join(f"{alone.value}, {text}" for alone, text in _ALONE_MEANINGS.items())
+    + ".",
+)
+@repeatable(
+    "--sweep",
+    "parameters",
+    metavar="KEY=VALUE,…",
+    help="Compare at each value of a parameter of the program. Repeatable.",
+)
+@_resume_option
+@click.pass_context
+def slowdown(
+    context: click.Context,
+    /,
+    request: JobSpec,
+    db: str | None,
+    repeats: int,
+    alone: str,
+    parameters: tuple[str, ...],
+    resume: str | None,
+) -> None:
+    """Run a program with and without communication, in turns, under Nsight Systems on every rank.
+
+    For each value of --sweep the table has the median step with and without communication, the share of GPU
+    time in which communication is exposed, and how much slower kernels run while communication runs. Then
+    each kernel is compared with its counterpart without communication. The study's folder, in the folder of
+    runs, keeps the tables as CSV, a page with the charts (study.html), and a list of its runs in study.json.
+
+    --resume keeps the runs that have succeeded, waits for one that has not ended, and makes the others.
+    """
+    from hpcprof.workloads.sweep import parse_parameters
+
+    folder = _folder_to_resume(context, resume, request.runs_dir)
+    with WaitingLine() as line:
+        how: dict[str, Any] = {"db": db, "progress": line.show_message, "command_line": typed_command()}
+        if folder is not None:
+            study = resume_slowdown(folder, **how)
+        else:
+            sweep = parse_parameters(parameters, "--sweep")
+            study = run_slowdown(request, alone=Alone(alone), sweep=sweep, repeats=repeats, **how)
+    _show_slowdown(study)
+
+
+def _folder_to_resume(context: click.Context, resume: str | None, runs_dir: Path) -> Path | None:
+    """Return the folder of a study that is resumed, which ``resume`` names as a path or below ``runs_dir``.
+
+    An option that would change the study is refused.
+    """
+    if resume is None:
+        return None
+    for parameter in typed_options(context):
+        if parameter.name not in ("resume", "runs_dir", "db"):
+            name = parameter.opts[0] if isinstance(parameter, click.Option) else "the program"
+            raise UsageError(f"--resume continues a study as it was planned: leave out {name}.")
+    folder = Path(resume)
+    return folder if folder.is_dir() else runs_dir / resume
+
+
+def _show_slowdown(study: SlowdownStudy) -> None:
+    from hpcprof.analysis.framework.registry import ACROSS_RUNS
+    from hpcprof.common.atomic import write_atomically
+    from hpcprof.report.exports import write_csv
+    from hpcprof.report.formatting import cell, header
+    from hpcprof.report.page.study_page import html_study
+    from hpcprof.workloads.sweep import label
+
+    pairs = ACROSS_RUNS["slowdown_pairs"]
+    folder, tables = study.folder, study.tables
+    for table in tables.parts():
+        write_csv(folder / f"{table.name}.csv", [column.name for column in table.columns], table.rows)
+    columns = [column.name for column in tables.parts()[0].columns]
+    echo("")
+    headers = [key if key in tables.keys else header(key) for key in columns]
+    show([[cell(key, row[key]) for key in columns] for row in tables.by_point], headers)
+    if tables.sentence:
+        echo(tables.sentence)
+    for comparison in study.comparisons:
+        echo(f"\n{' at '.join(filter(None, (pairs.title, label(comparison.point))))}")
+        write_analysis("table", pairs, comparison.pairs)
+    echo(f"runs and tables of the study: {folder}")
+    try:
+        write_atomically(folder / "study.html", html_study(tables))
+        echo(f"charts: {folder / 'study.html'}")
+    except HpcprofError as error:
+        echo(f"hpcprof: no charts: {error}", err=True)
+
+
+@command_with_examples(
+    "validate",
+    "hpcprof study validate --ranks-per-node 2 -- --model gpt2 --precision bf16",
+    "hpcprof study validate --faults gc,late_rank_gpu:matmuls=4,rank=0 … -- --model gpt2",
+    "hpcprof study validate --profiler torch --ranks-per-node 2 -- --device cpu",
+    "hpcprof study validate --resume runs/20261121-132501-validate-5755",
+)
+@job_options
+@db_option
+@repeatable(
+    "--faults",
+    metavar="CAUSE[:KEY=VALUE,…],…",
+    help="Faults to inject. Repeatable.  [default: all that the training can have]",
+)
+@with_default(
+    "--block-steps", type=click.IntRange(min=4), default=10, help="Steps of a block with or without a fault."
+)
+@with_default(
+    "--repeats",
+    type=click.IntRange(1, 1000),
+    default=3,
+    help="Times that each fault has two blocks with it and two without it.",
+)
+@_resume_option
+@click.pass_context
+def validate(
+    context: click.Context,
+    /,
+    request: JobSpec,
+    db: str | None,
+    faults: tuple[str, ...],
+    block_steps: int,
+    repeats: int,
+    resume: str | None,
+) -> None:
+    """Check what explain finds: inject known faults into a training, and measure what each really costs.
+
+    The first run trains without a profiler. For each fault, blocks of steps with and without it alternate:
+    their difference is what it costs. Then a run for each fault is profiled on every rank, under Nsight
+    Systems or with --profiler torch, and explained. The table compares the first finding and its predicted
+    saving with the fault and its cost. It is written as validation.csv into the study's folder.
+
+    The program is the workload ddp; the study sets its number of steps. --resume keeps the runs that have
+    succeeded, waits for one that has not ended, and makes the others.
+    """
+    folder = _folder_to_resume(context, resume, request.runs_dir)
+    with WaitingLine() as line:
+        how: dict[str, Any] = {"db": db, "progress": line.show_message, "command_line": typed_command()}
+        if folder is not None:
+            study = resume_validation(folder, **how)
+        else:
+            named = split_faults(faults)
+            study = run_validation(request, faults=named, block_steps=block_steps, repeats=repeats, **how)
+    _show_validation(study)
+
+
+def split_faults(texts: tuple[str, ...]) -> list[str]:
+    """Return the faults in texts that list them with commas; commas also separate the keys of a fault."""
+    faults: list[str] = []
+    for part in ",".join(texts).split(","):
+        if faults and "=" in part and ":" not in part:
+            faults[-1] += f",{part}"
+        else:
+            faults.append(part)
+    return faults if texts else []
+
+
+def _show_validation(study: ValidationStudy) -> None:
+    from hpcprof.report.exports import write_csv
+    from hpcprof.report.formatting import cell, header
+    from hpcprof.study.validation_table import COLUMNS, summary
+
+    rows = [validation.row() for validation in study.found]
+    names = [column.name for column in COLUMNS]
+    write_csv(study.folder / "validation.csv", names, rows)
+    echo("")
+    order = [*_FIRST_COLUMNS, *(name for name in names if name not in _FIRST_COLUMNS)]
+    cells = {header(name): [cell(name, row[name]) for row in rows] for name in names}
+    show_what_fits(cells, [header(name) for name in order], header("finding_range"))
+    echo(summary(study.found))
+    echo(f"runs and table of the study: {study.folder}")
+
+
+command.add_command(slowdown)
+command.add_command(validate)
+
+
 @command.command(
     "network",
     epilog=examples(
@@ -94,8 +298,7 @@ def network(request: JobSpec, db: str | None) -> None:
     Latency and bandwidth, with break points of the size, are kept with the site; `hpcprof predict` uses them.
     Options of the workload network go after --.
     """
-    from hpcprof.cli.tables import show
-    from hpcprof.study.network import run_network
+    from hpcprof.study.site_measurements import run_network
 
     with WaitingLine() as line:
         study = run_network(request, db=db, progress=line.show_message, command_line=typed_command())
@@ -127,8 +330,7 @@ def call_costs(request: JobSpec, db: str | None) -> None:
     and the explanations of its runs take the profiler's share out in these ratios. Options of the workload
     calls go after --.
     """
-    from hpcprof.cli.tables import show
-    from hpcprof.study.call_costs import run_call_costs
+    from hpcprof.study.site_measurements import run_call_costs
 
     with WaitingLine() as line:
         study = run_call_costs(request, db=db, progress=line.show_message, command_line=typed_command())
@@ -159,7 +361,6 @@ def roles(request: JobSpec, db: str | None, world_size: int, roles: str) -> None
     rank for each role whose work differs, such as the stages of a pipeline. The PyTorch profiler records the
     steps, unless --profiler names another.
     """
-    from hpcprof.cli.tables import show
     from hpcprof.common.units import format_ns
     from hpcprof.runs.rank_selection import parse_ranks
     from hpcprof.study.roles import run_roles

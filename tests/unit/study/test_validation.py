@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcprof.cli.study_validate import split_faults
+from hpcprof.cli.study import split_faults
 from hpcprof.common.errors import UsageError
 from hpcprof.study.validation import run_validation
 from hpcprof.study.validation_record import profiled_arguments, timed_arguments

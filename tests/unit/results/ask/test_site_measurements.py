@@ -14,7 +14,7 @@ from hpcprof.results.ask.site_measurements import (
     call_weights,
     keep_measurement,
 )
-from hpcprof.study.call_costs import read_calls
+from hpcprof.study.site_measurements import read_calls
 
 KINDS = {
     "launch": CallTimes("cuLaunchKernel", (2000, 2200), (4000, 4400)),
