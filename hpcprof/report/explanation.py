@@ -3,7 +3,6 @@
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 
-import msgspec
 from rich.console import Group, RenderableType
 from rich.text import Text
 
@@ -59,40 +58,6 @@ HIDDEN = "Hidden behind the GPU: removing these costs would not shorten the step
 """The heading of the hidden costs."""
 
 
-class WrittenFinding(msgspec.Struct, frozen=True):
-    """A finding in words: its title, pairs of a label and its text, and figures by analysis."""
-
-    title: str
-    described: list[tuple[str, str]]
-    evidence: list[tuple[str, list[str]]]
-
-
-class WrittenExplanation(msgspec.Struct, frozen=True):
-    """An explanation in words, for the terminal and the page."""
-
-    conclusion: list[str]
-    findings: list[WrittenFinding]
-    hidden: list[str]
-    not_judged: list[str]
-
-
-def write_explanation(explanation: Explanation) -> WrittenExplanation:
-    """Put the findings that are shown, and the rest of an explanation, into words."""
-    return WrittenExplanation(
-        conclusion(explanation),
-        [
-            WrittenFinding(
-                f"{number}. {capitalized(cause_of(finding.cause).title)}: {cause_of(finding.cause).meaning}",
-                described(finding, explanation),
-                evidence(finding),
-            )
-            for number, finding in enumerate(explanation.shown(), 1)
-        ],
-        [hidden_cost(finding, explanation) for finding in explanation.hidden],
-        [f"{visible(analysis)}: {visible(reason)}" for analysis, reason in unjudged_rows(explanation)],
-    )
-
-
 def unjudged_rows(explanation: Explanation) -> list[tuple[str, str]]:
     """Return the subjects that could not be judged, each with the reason; without those of the conclusion."""
     in_conclusion = set() if explanation.shown() else {WAITING, IDLE, PAGES, CAUSES}
@@ -117,20 +82,24 @@ def explanation_text(explanation: Explanation, width: int, in_full: Callable[[st
         if explanation.failure
         else ()
     )
-    return Group(*failed, *_explanation(write_explanation(explanation), width, in_full))
+    return Group(*failed, *_explanation(explanation, width, in_full))
 
 
-def _explanation(explained: WrittenExplanation, width: int, in_full: Callable[[str], str]) -> Iterator[Text]:
-    for sentence in explained.conclusion:
+def _explanation(explanation: Explanation, width: int, in_full: Callable[[str], str]) -> Iterator[Text]:
+    for sentence in conclusion(explanation):
         yield from _wrapped_lines(sentence, width)
-    for finding in explained.findings:
-        yield from _heading(finding.title, width, _INDENT_WIDTH)
-        for label, text in finding.described:
+    for number, finding in enumerate(explanation.shown(), 1):
+        cause = cause_of(finding.cause)
+        title = f"{number}. {capitalized(cause.title)}: {cause.meaning}"
+        yield from _heading(title, width, _INDENT_WIDTH)
+        for label, text in described(finding, explanation):
             yield from _labelled_lines(label, text, width)
-        for analysis, figures in finding.evidence:
+        for analysis, figures in evidence(finding):
             yield from _labelled_lines("evidence", "; ".join(figures), width)
             yield _unbroken_line(f"{'':{_INDENT_WIDTH + _LABEL_WIDTH}}{in_full(analysis)}")
-    for title, lines in ((HIDDEN, explained.hidden), ("Not judged", explained.not_judged)):
+    hidden = [hidden_cost(finding, explanation) for finding in explanation.hidden]
+    not_judged = [f"{visible(subject)}: {visible(reason)}" for subject, reason in unjudged_rows(explanation)]
+    for title, lines in ((HIDDEN, hidden), ("Not judged", not_judged)):
         if lines:
             yield from _heading(title, width)
         for line in lines:

@@ -26,12 +26,15 @@ from hpcprof.analysis.explain.explanation import (
     StepKind,
 )
 from hpcprof.report.explanation import (
+    conclusion,
+    described,
+    evidence,
     explanation_text,
     in_short,
     named,
     predicted,
     prediction_text,
-    write_explanation,
+    unjudged_rows,
 )
 from tests.unit.explanations import MS, STEP, explained, finding
 
@@ -77,15 +80,15 @@ def test_the_first_sentence_says_what_is_known_of_the_profilers_share() -> None:
     cost = CallCost("cudaLaunchKernel", 500, 40_000, 30_000, 50_000, GIVEN)
     step = replace(STEP, elapsed_ns=84 * MS, recorded_elapsed_ns=100 * MS, alone_ns=alone)
     given = replace(explained(finding(13)), step=replace(step, profiler_cost=(cost,)))
-    assert write_explanation(given).conclusion[:2] == [
+    assert conclusion(given)[:2] == [
         "A step takes 80.00 ms alone, given; 100.0 ms while recorded (elapsed time per step of 6 steps on 2 "
         "ranks; median 100.0 ms).",
         "The replay without the profiler says 84.00 ms, 5 % more; savings are of that (--as-recorded: of the "
         "recorded step).",
     ]
-    assert in_short(given)[:2] == write_explanation(given).conclusion[:2]
+    assert in_short(given)[:2] == conclusion(given)[:2]
     typical = replace(step, elapsed_ns=75 * MS, alone_ns=replace(alone, source=TYPICAL))
-    assert write_explanation(replace(given, step=typical)).conclusion[:2] == [
+    assert conclusion(replace(given, step=typical))[:2] == [
         "A step takes 100.0 ms while recorded (elapsed time per step of 6 steps on 2 ranks; median 100.0 ms)"
         "; the profiler's share is unknown, typically 15.00 ms to 25.00 ms.",
         "Savings are of 75.00 ms, without the most that the profiler may take (--as-recorded: of the "
@@ -93,11 +96,11 @@ def test_the_first_sentence_says_what_is_known_of_the_profilers_share() -> None:
     ]
     assert in_short(replace(given, step=typical))[0].startswith("Savings are of 75.00 ms, without ")
     waits = replace(typical, alone_ns=StepAlone(99 * MS, 98_500_000, 99_500_000, TYPICAL))
-    said = write_explanation(replace(given, step=replace(waits, elapsed_ns=98_500_000))).conclusion
+    said = conclusion(replace(given, step=replace(waits, elapsed_ns=98_500_000)))
     assert said[0].startswith("A step takes 100.0 ms (elapsed") and "unknown" not in said[0]
     ending = "without the most that the profiler may take (--as-recorded: with it)."
     assert said[1] == f"Savings are of 98.50 ms, {ending}"
-    said = write_explanation(replace(given, step=replace(waits, elapsed_ns=100 * MS))).conclusion
+    said = conclusion(replace(given, step=replace(waits, elapsed_ns=100 * MS)))
     assert said[1] == f"Savings are {ending}"
 
 
@@ -111,7 +114,7 @@ def test_a_prediction_says_that_the_profilers_share_is_in_it() -> None:
 def test_what_all_findings_cost_together_is_said_where_there_are_several() -> None:
     others = finding(9, cause=Cause.STEP_SPIKES), finding(None, cause=Cause.CAPTURE_INCOMPLETE)
     several = explained(finding(13), finding(7, cause=Cause.HOST_SYNC), *others)
-    assert write_explanation(several).conclusion[1:3] == [
+    assert conclusion(several)[1:3] == [
         "Without host work in data on all ranks it would take about 87.00 ms, 13.0 % less.",
         "Also without host synchronization in data on all ranks: about 80.00 ms, 20.0 % less.",
     ]
@@ -119,19 +122,17 @@ def test_what_all_findings_cost_together_is_said_where_there_are_several() -> No
 
 def test_savings_that_would_leave_no_step_are_not_added_up() -> None:
     several = explained(finding(60), finding(50, cause=Cause.HOST_SYNC))
-    assert not any(sentence.startswith("Also without") for sentence in write_explanation(several).conclusion)
+    assert not any(sentence.startswith("Also without") for sentence in conclusion(several))
 
 
 def test_a_saving_above_the_median_step_leaves_no_step_of_no_time() -> None:
     # As of writing in some steps of a run without a profile, whose mean is far above its median.
-    assert not any(
-        "would take about" in said for said in write_explanation(explained(finding(150))).conclusion
-    )
+    assert not any("would take about" in said for said in conclusion(explained(finding(150))))
 
 
 def test_what_a_remedy_adds_is_not_called_absent() -> None:
     slow = explained(finding(13, cause=Cause.SLOW_MATH), finding(7, cause=Cause.HOST_SYNC))
-    assert write_explanation(slow).conclusion[1:3] == [
+    assert conclusion(slow)[1:3] == [
         "With tensor cores in data on all ranks it would take about 87.00 ms, 13.0 % less.",
         "Also without host synchronization in data on all ranks: about 80.00 ms, 20.0 % less.",
     ]
@@ -140,7 +141,7 @@ def test_what_a_remedy_adds_is_not_called_absent() -> None:
 def test_elapsed_time_comes_first_with_the_median_and_the_kinds_of_steps() -> None:
     kinds = (StepKind(1, 75.0, 80 * MS, 6), StepKind(2, 25.0, 120 * MS, 2))
     step = replace(STEP, elapsed_ns=90 * MS, kinds=kinds, steps=8)
-    assert write_explanation(explained(finding(9), step=step)).conclusion[:3] == [
+    assert conclusion(explained(finding(9), step=step))[:3] == [
         "A step takes 90.00 ms (elapsed time per step of 8 steps on 2 ranks; median 100.0 ms).",
         "The steps are of 2 kinds (medians): 75 % of them take 80.00 ms, 25 % of them take 120.0 ms.",
         "Without host work in data on all ranks it would take about 81.00 ms, 10.0 % less.",
@@ -148,21 +149,21 @@ def test_elapsed_time_comes_first_with_the_median_and_the_kinds_of_steps() -> No
     noted = replace(step, source="hook", explained_steps=0, replay_error_pct=None, kinds=(), counted_steps=7)
     assert (
         "elapsed time per step of 7 of 8 steps that the program noted on 2 ranks; median of all 8: about 100"
-        in write_explanation(explained(step=noted)).conclusion[0]
+        in conclusion(explained(step=noted))[0]
     )
     alike = replace(step, kinds=(kinds[0], replace(kinds[1], wall_p50_ns=81 * MS)))
-    assert write_explanation(explained(finding(9), step=alike)).conclusion[1] == (
+    assert conclusion(explained(finding(9), step=alike))[1] == (
         "The steps are of 2 kinds, which take equally long (--analysis step_kinds)."
     )
 
 
 def test_a_cause_of_single_steps_is_not_added_to_what_others_save() -> None:
-    said = write_explanation(explained(finding(9, cause=Cause.STEP_SPIKES)))
-    assert said.conclusion == [
+    spikes = explained(finding(9, cause=Cause.STEP_SPIKES))
+    assert conclusion(spikes) == [
         "A step takes 100.0 ms (median of 6 steps on 2 ranks).",
         "A replay of 6 steps without any change is 0.4 % off the measured time.",
     ]
-    assert said.findings[0].title.startswith("1. Spikes: ")
+    assert any(line.startswith("1. Spikes: ") for line in text(spikes))
 
 
 @pytest.mark.parametrize("width", [40, 50, 100])
@@ -175,43 +176,40 @@ def test_only_commands_are_wider_than_the_terminal(width: int) -> None:
 
 
 def test_where_nothing_costs_enough_nothing_is_claimed() -> None:
-    said = write_explanation(explained(finding(2)))
+    small = explained(finding(2))
     nothing = "Nothing was found that would shorten a step by 3 % or more."
-    assert (said.conclusion[1], said.findings) == (nothing, [])
-    assert in_short(explained(finding(2))) == [nothing]
+    assert (conclusion(small)[1], small.shown()) == (nothing, ())
+    assert in_short(small) == [nothing]
     # Compute may contain what was not recorded.
     busy = replace(STEP, compute_pct=99.0)
-    assert "compute faster" in write_explanation(explained(step=busy)).conclusion[1]
+    assert "compute faster" in conclusion(explained(step=busy))[1]
     lost = explained(finding(None, cause=Cause.CAPTURE_INCOMPLETE), step=busy)
     in_part = "In what was recorded, nothing would shorten a step by 3 % or more."
-    assert write_explanation(lost).conclusion[1] == in_part
+    assert conclusion(lost)[1] == in_part
 
 
 def test_where_nothing_is_found_the_kernel_that_takes_most_is_named_with_what_measures_it() -> None:
     kernel = MainKernel("histogram_kernel", 86.2, "backward")
-    said = write_explanation(explained(step=replace(STEP, kernel=kernel))).conclusion[1]
+    said = conclusion(explained(step=replace(STEP, kernel=kernel)))[1]
     assert "histogram_kernel takes 86 % of it, mostly in backward: submit --profiler ncu " in said
     assert "kernel=histogram_kernel --profiler-option launch-count=3" in said
-    on_amd = write_explanation(
-        explained(step=replace(STEP, kernel=replace(kernel, measurable=False)))
-    ).conclusion[1]
+    on_amd = conclusion(explained(step=replace(STEP, kernel=replace(kernel, measurable=False))))[1]
     assert on_amd.endswith("histogram_kernel takes 86 % of it, mostly in backward.")
     small = replace(kernel, measurable=False, blocks=1, sm_count=108)
-    few = write_explanation(explained(step=replace(STEP, kernel=small))).conclusion[1]
+    few = conclusion(explained(step=replace(STEP, kernel=small)))[1]
     assert few.endswith(" in backward, in launches of at most 1 block for 108 multiprocessors.")
-    of_finding = write_explanation(explained(finding(13), step=replace(STEP, kernel=kernel)))
-    assert not any("histogram_kernel" in one for one in of_finding.conclusion)
+    with_finding = explained(finding(13), step=replace(STEP, kernel=kernel))
+    assert not any("histogram_kernel" in one for one in conclusion(with_finding))
 
 
 @pytest.mark.parametrize("what", [WAITING, IDLE])
 def test_waiting_that_nothing_explains_is_a_part_of_the_conclusion_and_said_once(what: str) -> None:
     waiting = NotJudged(what, "on average a rank waits 5 ms for others")
     found = replace(explained(), not_judged=(waiting,))
-    said = write_explanation(found)
-    assert said.conclusion[1].endswith(" or more. But on average a rank waits 5 ms for others.")
-    assert not said.not_judged
-    said = write_explanation(replace(explained(finding(13)), not_judged=(waiting,)))
-    assert said.not_judged == [f"{what}: on average a rank waits 5 ms for others"]
+    assert conclusion(found)[1].endswith(" or more. But on average a rank waits 5 ms for others.")
+    assert not unjudged_rows(found)
+    found = replace(explained(finding(13)), not_judged=(waiting,))
+    assert unjudged_rows(found) == [(what, "on average a rank waits 5 ms for others")]
 
 
 @pytest.mark.parametrize(
@@ -236,7 +234,7 @@ def test_an_alternative_is_shown_with_its_price() -> None:
     found = explained(replace(finding(13), alternatives=(other,)))
     price = "12.00 ms of each step, 12.0 % (between 12.00 ms and 12.00 ms)"
     said = f"host synchronization in log on all ranks: {price}"
-    assert ("or", said) in write_explanation(found).findings[0].described
+    assert ("or", said) in described(found.shown()[0], found)
     assert in_short(found)[1] == f"or: {said}"
 
 
@@ -246,11 +244,9 @@ def test_a_rank_that_is_late_only_together_with_another_one_is_named_with_it() -
     found = explained(one)
     both = "extra host time in data on rank 1 together with extra GPU time in forward on rank 2"
     assert named(one, found) == both
-    assert any(
-        f"Without {both} it would take about 87" in said for said in write_explanation(found).conclusion
-    )
+    assert any(f"Without {both} it would take about 87" in said for said in conclusion(found))
     sentence = "Only without extra GPU time in forward on rank 2 as well; alone it saves little."
-    assert ("together", sentence) in write_explanation(found).findings[0].described
+    assert ("together", sentence) in described(found.shown()[0], found)
 
 
 def test_the_steps_of_a_cause_are_named() -> None:
@@ -263,21 +259,17 @@ def test_the_steps_of_a_cause_are_named() -> None:
 
 def test_a_cause_that_could_not_be_judged_is_named_in_words() -> None:
     found = replace(explained(finding(13)), not_judged=(NotJudged("host_sync", "it may be the profiler"),))
-    assert write_explanation(found).not_judged == ["host synchronization: it may be the profiler"]
+    assert unjudged_rows(found) == [("host synchronization", "it may be the profiler")]
 
 
 def test_a_replay_of_some_of_the_steps_says_of_how_many() -> None:
     some = explained(step=replace(STEP, steps=423, explained_steps=105))
-    assert (
-        write_explanation(some)
-        .conclusion[-1]
-        .startswith("A replay of 105 of 423 steps without any change is 0.4 % off")
-    )
+    assert conclusion(some)[-1].startswith("A replay of 105 of 423 steps without any change is 0.4 % off")
 
 
 def test_where_no_step_was_replayed_the_run_is_not_called_healthy() -> None:
     unknown = explained(step=replace(STEP, explained_steps=0, replay_error_pct=None))
-    assert write_explanation(unknown).conclusion[1] == "No cause could be judged: one rank was profiled."
+    assert conclusion(unknown)[1] == "No cause could be judged: one rank was profiled."
     assert in_short(unknown) == ["No cause could be judged: one rank was profiled."]
 
 
@@ -285,24 +277,23 @@ def test_what_costs_memory_only_is_in_the_conclusion_of_a_run_that_was_not_profi
     grown = replace(finding(None, cause=Cause.HOST_MEMORY), where="", ranks=(1,))
     unprofiled = replace(explained(grown), not_judged=(NotJudged(CAUSES, "no profiler"),))
     unprofiled = replace(unprofiled, step=replace(STEP, explained_steps=0))
-    said = write_explanation(unprofiled)
-    assert said.conclusion[1] == "Found, which costs memory and not time: growing host memory on rank 1."
-    assert said.not_judged == ["causes: no profiler"]
+    memory = "Found, which costs memory and not time: growing host memory on rank 1."
+    assert conclusion(unprofiled)[1] == memory
+    assert unjudged_rows(unprofiled) == [("causes", "no profiler")]
 
 
 def test_a_finding_without_an_estimate_claims_no_saving() -> None:
     unknown = explained(finding(None, cause=Cause.CAPTURE_INCOMPLETE))
-    said = write_explanation(unknown)
-    assert not any("Without" in sentence for sentence in said.conclusion)
-    assert ("saving", "cost unknown") in said.findings[0].described
+    assert not any("Without" in sentence for sentence in conclusion(unknown))
+    assert ("saving", "cost unknown") in described(unknown.shown()[0], unknown)
     unpriced = replace(STEP, wall_p50_ns=None, replay_error_pct=None)
-    assert write_explanation(replace(unknown, step=unpriced)).conclusion == ["Savings are unknown."]
+    assert conclusion(replace(unknown, step=unpriced)) == ["Savings are unknown."]
     no_steps = replace(unknown, step=replace(unpriced, steps=0))
-    assert write_explanation(no_steps).conclusion == ["No step was found, so savings are unknown."]
+    assert conclusion(no_steps) == ["No step was found, so savings are unknown."]
     reason = NotJudged(CAUSES, "the run was not profiled")
-    said = write_explanation(replace(no_steps, not_judged=(reason,)))
-    assert said.conclusion == ["No step was found, so savings are unknown: the run was not profiled."]
-    assert not said.not_judged
+    unprofiled = replace(no_steps, not_judged=(reason,))
+    assert conclusion(unprofiled) == ["No step was found, so savings are unknown: the run was not profiled."]
+    assert not unjudged_rows(unprofiled)
 
 
 def test_ranks_are_named_where_they_are_not_all() -> None:
@@ -358,7 +349,7 @@ def test_evidence_is_grouped_by_the_analysis_that_has_it() -> None:
         ),
         evidence_text=("rank 0: 2 ms", "3 ms", "rank 1: the host", "rank 0: 1 ms"),
     )
-    assert write_explanation(explained(several)).findings[0].evidence == [
+    assert evidence(explained(several).shown()[0]) == [
         ("idle_causes", ["rank 0: 2 ms", "rank 1: the host"]),
         ("step_account", ["3 ms"]),
     ]

@@ -21,7 +21,7 @@ from hpcprof.profiles.host_memory import HostMemory
 from hpcprof.profiles.losses import Loss, LossKind, Subject
 from hpcprof.profiles.readers.discovery import read_profile
 from hpcprof.profiles.timeline import Category, Ranges, Timeline
-from hpcprof.report.explanation import write_explanation
+from hpcprof.report.explanation import conclusion, hidden_cost
 from tests.unit.analysis import timelines as made
 from tests.unit.analysis.explain.programs import (
     MS,
@@ -883,7 +883,7 @@ def test_a_capture_without_a_period_is_one_step_and_is_explained(monkeypatch: py
     assert (first.cause, first.where) == (Cause.HOST_WORK, "capture")
     # From the first launch on; the pause before it is not in the capture.
     assert first.saving_ns == pytest.approx(20 * MS, rel=0.01)
-    assert write_explanation(found).conclusion[0].startswith("No step was found, so all judged work is one:")
+    assert conclusion(found)[0].startswith("No step was found, so all judged work is one:")
     assert [source(12, marked=one).step.source for one in (False, True)] == ["kernels", "range"]
     monkeypatch.setattr("hpcprof.analysis.explain.explain.CALL_COST_NS", {"nsys": 20 * MS})
     (doubt, *_) = source(2, marked=False).not_judged
@@ -902,7 +902,7 @@ def test_a_capture_without_a_kernel_is_no_step() -> None:
     timelines = {0: replace(simulate([[Host(MS), memset]], 1)[0], ranges=Ranges.empty())}
     found = explain_run(inputs_of(timelines))[0]
     assert found.step.source is None
-    assert write_explanation(found).conclusion[0].startswith("No step was found, so savings are unknown")
+    assert conclusion(found)[0].startswith("No step was found, so savings are unknown")
 
 
 def test_a_hidden_cost_names_the_finding_after_which_it_limits_the_step() -> None:
@@ -914,7 +914,7 @@ def test_a_hidden_cost_names_the_finding_after_which_it_limits_the_step() -> Non
     assert late.shown()[0].cause == Cause.LATE_RANK_GPU
     (hidden,) = late.hidden
     assert (hidden.cause, hidden.limits_after) == (Cause.HOST_WORK, Earlier("late_rank_gpu", "forward"))
-    assert "limits the step once extra GPU time is gone" in write_explanation(late).hidden[0]
+    assert "limits the step once extra GPU time is gone" in hidden_cost(hidden, late)
     (always,) = explain_run(inputs_of(simulate([rank(30 * MS)] * 2, 8)))[0].hidden
     assert always.limits_after is None
 
