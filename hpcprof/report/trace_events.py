@@ -359,8 +359,7 @@ class _Tracks:
         ``suffix`` is appended to the name of the stream on tracks that do not show its work.
         """
         track = np.empty(len(operations), np.int64)
-        keys = np.stack((operations.device, operations.stream), axis=1)
-        for (device, stream), rows in rows_by_key(*keys.T):
+        for (device, stream), rows in rows_by_key(operations.device, operations.stream):
             lanes = lane(operations.start[rows], operations.end[rows])
             track[rows] = self._new(f"GPU {device} stream {stream}{suffix}", lanes)
         return track

@@ -24,13 +24,10 @@ import numpy as np
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.common.freed_memory import return_freed_memory
 from hpcprof.profiles.event_folders import EVENTS
-from hpcprof.profiles.kernel_classification import family
-from hpcprof.profiles.kernel_names import short_name
 from hpcprof.profiles.timeline import Ints, Timeline, concatenate
-from hpcprof.report.page.timeline_data import encoded_slices, median_and_worst
+from hpcprof.report.page.timeline_data import Texts, encoded_slices, median_and_worst
 from hpcprof.report.page.timeline_tracks import (
     MPI_CALLS,
-    NONE,
     ON_GPU,
     RankTracks,
     Track,
@@ -313,10 +310,6 @@ def is_rank(text: str) -> bool:
 
 _BYTES_PER_SLICE = 56
 
-# Tiles have few names, and the same ones; without this, names take a quarter of the time of a tile.
-_short_name = lru_cache(maxsize=4096)(short_name)
-_family = lru_cache(maxsize=4096)(family)
-
 
 class RankPart(msgspec.Struct, frozen=True):
     """A part of a rank's activity on the common clock; slices point to names in ``strings``."""
@@ -405,10 +398,8 @@ def encoded_tile(
     of the starts in ``communication``. Slices that are shorter than ``shortest`` are merged with their
     neighbours.
     """
-    number: dict[str, int] = {}
+    texts = Texts()
     groups: dict[tuple[TrackKind, str], list[TrackSlices]] = {}
-    short: dict[int, str] = {}
-    families: dict[int, str] = {}
     labels: dict[tuple[str, str], None] = {}
     for part in parts:
         labels |= dict.fromkeys((track.kind.value, track.label) for track in part.tracks.tracks)
@@ -416,25 +407,18 @@ def encoded_tile(
             slices = merge_short(track.slices, shortest) if shortest > 1 else track.slices
             slices = replace(
                 slices,
-                name=_renumber(slices.name, part.strings, number),
-                info=_renumber(slices.info, part.tracks.infos, number),
+                name=texts.renumbered(slices.name, part.strings, track.kind),
+                info=texts.renumbered(slices.info, part.tracks.infos),
             )
             groups.setdefault((track.kind, track.label), []).append(slices)
     keys = sorted(groups, key=lambda key: key[0].place)
     tracks = [Track(*key, concatenate(TrackSlices, groups[key])) for key in keys]
-    encoded = [_encode_part(track, communication, number) for track in tracks]
-    texts = [*number]
-    for track in tracks:
-        if track.kind in (TrackKind.STREAM, TrackKind.COMMUNICATION):
-            for name in np.unique(track.slices.name[track.slices.name != NONE]).tolist():
-                families[name] = _family(texts[name])
-                if (brief := _short_name(texts[name])) != texts[name]:
-                    short[name] = brief
+    encoded = [_encode_part(track, communication, texts) for track in tracks]
     return {
         "rank": rank,
-        "strings": texts,
-        "short": short,
-        "family": families,
+        "strings": [*texts.number],
+        "short": texts.short,
+        "family": texts.family,
         "labels": [*labels],
         "tracks": encoded,
     }
@@ -466,15 +450,8 @@ def described_tracks(parts: Sequence[RankPart]) -> list[dict[str, Any]]:
     return [{"kind": key[0].value, "label": key[1], "levels": levels[key]} for key in keys]
 
 
-def _renumber(values: Ints, texts: Sequence[str], number: dict[str, int]) -> Ints:
-    used, place = np.unique(values, return_inverse=True)
-    numbers = [NONE if i == NONE else number.setdefault(texts[i], len(number)) for i in used.tolist()]
-    renumbered: Ints = np.array(numbers, np.int64)[place.reshape(-1)]
-    return renumbered
-
-
-def _encode_part(track: Track, communication: RankCommunication, number: dict[str, int]) -> dict[str, Any]:
+def _encode_part(track: Track, communication: RankCommunication, texts: Texts) -> dict[str, Any]:
     links, info = links_of(track.slices, communication), track.slices.info.copy()
     for row, text in links.texts.items():
-        info[row] = number.setdefault(text, len(number))
+        info[row] = texts.add(text)
     return encoded_slices(replace(track, slices=replace(track.slices, info=info)), links)

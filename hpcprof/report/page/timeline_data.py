@@ -7,6 +7,7 @@ values are all equal is written as that value. The page's ``timeline/embedded.js
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import accumulate
 from statistics import median
 from typing import Any, NamedTuple
@@ -90,8 +91,13 @@ class _Rank:
     pixel_ns: int
 
 
-class _Texts(msgspec.Struct):
-    """The texts of all ranks, each once, with the short names and the families of kernels."""
+# Tiles have few names, and the same ones; without this, names take a quarter of the time of a tile.
+_short_name = lru_cache(maxsize=4096)(short_name)
+_family = lru_cache(maxsize=4096)(family)
+
+
+class Texts(msgspec.Struct):
+    """The texts of a timeline, each once, with the short names and the families of kernels."""
 
     number: dict[str, int] = msgspec.field(default_factory=dict)
     short: dict[int, str] = msgspec.field(default_factory=dict)
@@ -101,10 +107,18 @@ class _Texts(msgspec.Struct):
         """Return the number of a text."""
         number = self.number.setdefault(text, len(self.number))
         if is_kernel and number not in self.family:
-            self.family[number] = family(text)
-            if (short := short_name(text)) != text:
+            self.family[number] = _family(text)
+            if (short := _short_name(text)) != text:
                 self.short[number] = short
         return number
+
+    def renumbered(self, values: Ints, texts: Sequence[str], kind: TrackKind | None = None) -> Ints:
+        """Return the numbers here of places in ``texts``; the names on a track of the GPU are of kernels."""
+        on_gpu = kind in (TrackKind.STREAM, TrackKind.COMMUNICATION)
+        used, place = np.unique(values, return_inverse=True)
+        numbers = [NONE if i == NONE else self.add(texts[i], on_gpu) for i in used.tolist()]
+        renumbered: Ints = np.array(numbers, np.int64)[place.reshape(-1)]
+        return renumbered
 
 
 def timeline_data(run: Run, store: Store, budget: int = PAGE_BUDGET_BYTES) -> dict[str, Any]:
@@ -210,7 +224,7 @@ def _assemble_data(
 ) -> dict[str, Any]:
     """Return the data of a page's timeline within the budget; what the nodes did takes little beside that."""
     zero = min(int(clocks.to_common(rank.rank, rank.windows.start).min()) for rank in ranks)
-    texts = _Texts()
+    texts = Texts()
     encoded_ranks, windows, more = _fit(
         ranks, steps, budget, lambda rank: _encode_rank(rank, clocks, zero, texts)
     )
@@ -344,29 +358,27 @@ def _with_launches(tracks: RankTracks, start: int, end: int) -> tuple[int, int]:
     return int(min([start, *first])), end
 
 
-def _encode_rank(rank: _Rank, clocks: RunClocks, zero: int, texts: _Texts) -> list[dict[str, Any]]:
+def _encode_rank(rank: _Rank, clocks: RunClocks, zero: int, texts: Texts) -> list[dict[str, Any]]:
     infos = np.array([*map(texts.add, rank.tracks.infos), NONE])
     return [_encoded_track(track, rank, clocks, zero, texts, infos) for track in rank.tracks.tracks]
 
 
 def _encoded_track(
-    track: Track, rank: _Rank, clocks: RunClocks, zero: int, texts: _Texts, infos: Ints
+    track: Track, rank: _Rank, clocks: RunClocks, zero: int, texts: Texts, infos: Ints
 ) -> dict[str, Any]:
     slices = track.slices
     start = clocks.to_common(rank.rank, slices.start) - zero
-    on_gpu = track.kind in (TrackKind.STREAM, TrackKind.COMMUNICATION)
-    names, number = np.unique(slices.name, return_inverse=True)
-    numbers = [NONE if name == NONE else texts.add(rank.strings[name], on_gpu) for name in names.tolist()]
+    names = texts.renumbered(slices.name, rank.strings, track.kind)
     info = infos[slices.info]
     links = links_of(slices, rank.communication)
     for row, text in links.texts.items():
         info[row] = texts.add(text)
-    slices = replace(slices, start=start, end=start + slices.end - slices.start, info=info)
-    slices = replace(slices, name=np.array(numbers)[number.reshape(-1)])
+    end = start + slices.end - slices.start
+    slices = replace(slices, start=start, end=end, name=names, info=info)
     return encoded_slices(replace(track, slices=slices), links)
 
 
-def _encoded_samples(track: NodeTrack, utc: int, texts: _Texts) -> dict[str, Any]:
+def _encoded_samples(track: NodeTrack, utc: int, texts: Texts) -> dict[str, Any]:
     """Return the samples of a node as a track; ``utc`` is when the page's clock shows 0, in ns since 1970."""
     begin, end = (
         np.round(1e3 * (times - utc / 1e9)).astype(np.int64) * 1_000_000 for times in (track.begin, track.end)

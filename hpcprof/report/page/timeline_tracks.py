@@ -220,8 +220,9 @@ def _range_tracks(timeline: Timeline) -> Iterator[Track]:
     ranges = timeline.ranges
     on_thread = on_one_thread(ranges)
     tables: list[Ranges | Operators] = [ranges.take(on_thread), timeline.operators, timeline.modules]
-    for label, part in _by_thread(concatenate(NamedSpans, tables)):
-        yield _track(TrackKind.RANGES, f"Ranges, {label}", part, SliceKind.RANGE)
+    spans = concatenate(NamedSpans, tables)
+    for label, rows in _threads(spans.process, spans.thread):
+        yield _track(TrackKind.RANGES, f"Ranges, {label}", spans.take(rows), SliceKind.RANGE)
     free = ranges.take(~on_thread)
     if len(free):
         yield _track(TrackKind.RANGES, "Ranges across threads", free, SliceKind.RANGE)
@@ -295,11 +296,6 @@ def _track(
         info=none if info is None else info,
     )
     return Track(kind, label, slices.take(_by_start(slices.start, slices.end)))
-
-
-def _by_thread(table: NamedSpans) -> Iterator[tuple[str, NamedSpans]]:
-    for label, rows in _threads(table.process, table.thread):
-        yield label, table.take(rows)
 
 
 def _threads(process: Ints, thread: Ints) -> list[tuple[str, Ints]]:
