@@ -153,7 +153,7 @@ class Loss:
         if self.detail == COUNTERS:
             return "Record the kernels without profiler_metrics in torch.profiler's experimental_config."
         if self.subject is Subject.MPI_OPERATION:
-            return _OTHER_PROFILER
+            return RECORD_MORE_MPI if self.detail.startswith("synchronization") else _OTHER_PROFILER
         if self.subject is Subject.TABLE_ROW and self.detail.startswith("kind"):
             return _KINDS_OF_OPERATIONS
         if self.kind is LossKind.ROW and self.detail not in ("start", "end", "duration", "ts", "dur"):
@@ -246,6 +246,9 @@ _RECORD_GPU_WORK = (
 )
 _UNFLUSHED_WORDS = re.compile(r"Not all [\w ]+ events might have been collected|No \w+ events collected")
 """The sentences of nsys about processes of which it got no events, or not the last ones."""
+RECORD_MORE_MPI = (
+    "Record MPI with Score-P, which traces more of its functions (hpcprof run --profiler scorep)."
+)
 _OTHER_PROFILER = "Record MPI with a newer Score-P or Nsight Systems: the records of this profiler lack it."
 COUNTERS = "cuda_profiler_range (counters that PyTorch's profiler writes in place of kernels)"
 """The detail of `LossKind.CATEGORY` where kernels were counted, and not recorded."""

@@ -186,9 +186,15 @@ def named(pattern: str) -> Callable[[pd.DataFrame, str], Any]:
 
 
 def call_rows(table: pd.DataFrame, place: str) -> Any:
-    """Choose the rows of the call that a finding is about, or all if it is about none."""
+    """Choose the rows of a finding's call, or all but the start of MPI for a finding about no call."""
     is_call = table["call"] == place
-    return is_call if is_call.any() else slice(None)
+    return is_call if is_call.any() else ~table["call"].str.startswith("MPI_Init")
+
+
+def delays(table: pd.DataFrame, place: str) -> Any:
+    """Choose the waits for what a rank did in the places of a finding, or all if none is for that."""
+    in_place = table["delaying_range"].isin([place, *place.split(", ")])
+    return in_place if in_place.any() else slice(None)
 
 
 _COMPOUNDS = re.compile(

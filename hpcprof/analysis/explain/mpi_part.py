@@ -16,15 +16,15 @@ from hpcprof.analysis.explain.rank_activity import HostCalls
 from hpcprof.analysis.explain.rank_edges import EARLIEST, EdgeKind, Edges, edges_of
 from hpcprof.analysis.mpi.matching import RunMpi, collective_tables
 from hpcprof.analysis.mpi.waits import (
+    MAX_SWAPPED_NS,
     blocked_sends,
     collective_needs,
     last_to_complete,
     receives_what_comes,
+    stalled_ends,
 )
 from hpcprof.analysis.statistics.grouped import sums_by
 from hpcprof.profiles.collective_operations import POINT_TO_POINT, TO_ROOT
-from hpcprof.profiles.columns.joins import latest_rows
-from hpcprof.profiles.columns.unique import begins_run
 from hpcprof.profiles.timeline import Ints
 
 
@@ -98,12 +98,6 @@ class MpiPart:
 _MIN_RELAYED_SHARE = 0.75
 """Minimum share of relayed messages among those of a pipeline's inner ranks that follow another one."""
 
-_MAX_SWAPPED_NS = 20_000
-"""Maximum distance of moments on two ranks whose order is uncertain, in ns."""
-
-_MIN_PASSED_SHARE = 0.5
-"""Minimum share of a wait before a moment after which it ends soon."""
-
 
 def _relays(messages: Ints, calls: HostCalls, rank: Ints) -> Ints:
     """Return the relayed messages: the sender of the last message before, the sender, and the receiver.
@@ -122,7 +116,7 @@ def _relays(messages: Ints, calls: HostCalls, rank: Ints) -> Ints:
     came, target = received[last[rows]], rank[received[rows]]
     ranks = int(rank.max(initial=0)) + 1
     answers = np.isin(came * ranks + target, received * ranks + rank[sent])
-    at_once = calls.start[sent[rows]] - calls.end[received[last[rows]]] <= _MAX_SWAPPED_NS
+    at_once = calls.start[sent[rows]] - calls.end[received[last[rows]]] <= MAX_SWAPPED_NS
     source = np.where(answers | at_once, target, rank[sent[last[rows]]])
     return np.column_stack((source, rank[sent[rows]], target))
 
@@ -136,24 +130,29 @@ class MpiNeeds:
     def __init__(self, run: RunMpi, calls: HostCalls, row: Ints) -> None:
         self._calls, self._run, self._row = calls, run, row
         has_row = np.flatnonzero(row != NONE)
-        self._real = has_row[np.lexsort((calls.start[has_row], calls.thread[has_row]))]
         node = np.full(len(run.calls) + 1, NONE)
         node[row[has_row]] = has_row
         operations = run.operations
         receives, held = operations.matched_receives, blocked_sends(run)
         sends = operations.matched_sends
         partner = run.operations.partner
-        self._received, self._sent, *_ = self._pairs(node, receives, partner[receives])
+        self._received, self._sent = self._pairs(node, receives, partner[receives])
         both = [(rows, partner[rows]) for rows in (receives, sends)]
         both += [
             last_to_complete(run, rows) for op, rows in collective_tables(run) if run.waits_for_all(op, rows)
         ]
-        progress = [self._progress(*self._pairs(node, *sides)) for sides in both]
-        self._stalled, self._resumed = (np.concatenate(columns) for columns in zip(*progress, strict=True))
+        stalls = [
+            (operations.completes[ends[rows]], back)
+            for ends, other in both
+            for rows, back in [stalled_ends(run, ends, other)]
+        ]
+        stalled, resumed = (node[np.concatenate(columns)] for columns in zip(*stalls, strict=True))
+        has_both = (stalled != NONE) & (resumed != NONE)
+        self._stalled, self._resumed = stalled[has_both], resumed[has_both]
         needs = [*collective_needs(run, node != NONE)]
         gives = [need for need in needs if need.op in TO_ROOT]
         takes = [need for need in needs if need.op not in TO_ROOT]
-        (self._held, self._posted, *_), (leaves, root, *_) = (
+        (self._held, self._posted), (leaves, root) = (
             self._pairs(node, *(np.concatenate(side) for side in zip(first, *pairs, strict=True)))
             for first, pairs in (
                 ((held, partner[held]), [(need.waiters, need.awaited) for need in gives]),
@@ -174,40 +173,12 @@ class MpiNeeds:
             for rows, waits in zip(need.together, need.waits, strict=True)
         ]
 
-    def _pairs(self, node: Ints, rows: Ints, partner: Ints) -> tuple[Ints, Ints, Ints]:
-        """Return waiting calls, the calls waited for, and the partner's operations, all of shape (n,)."""
+    def _pairs(self, node: Ints, rows: Ints, partner: Ints) -> tuple[Ints, Ints]:
+        """Return waiting calls and the calls waited for, both of shape (n,)."""
         operations = self._run.operations
         waiter, other = node[operations.completes[rows]], node[operations.begin[partner]]
         is_pair = (waiter != NONE) & (other != NONE) & (waiter != other)
-        return waiter[is_pair], other[is_pair], partner[is_pair]
-
-    def _progress(self, waiter: Ints, other: Ints, partner: Ints) -> tuple[Ints, Ints]:
-        """Return the calls that wait until a partner enters MPI again, and the call that the partner enters.
-
-        Without a progress thread, the library moves a large message only while both ranks are inside MPI. A
-        wait that begins while the partner of a nonblocking operation is outside, and ends soon after the
-        partner comes back, has waited for it.
-        """
-        calls, ops = self._calls, self._run.operations
-        begun = ops.completes[partner] != ops.begin[partner]
-        at_start, at_end = (
-            self._last_begun_call(calls.thread[other], moment)
-            for moment in (calls.start[waiter], calls.end[waiter] + _MAX_SWAPPED_NS)
-        )
-        away = begun & (at_end > at_start) & (calls.end[at_start] + _MAX_SWAPPED_NS < calls.start[waiter])
-        alone = calls.start[at_end] - calls.start[waiter]
-        length = calls.end[waiter] - calls.start[waiter]
-        chosen = np.flatnonzero(away & (alone > _MAX_SWAPPED_NS) & (alone > _MIN_PASSED_SHARE * length))
-        # A wait has waited for the last one of several partners to come back.
-        chosen = chosen[np.lexsort((-alone[chosen], waiter[chosen]))]
-        chosen = chosen[begins_run(waiter[chosen])]
-        return waiter[chosen], at_end[chosen]
-
-    def _last_begun_call(self, thread: Ints, moment: Ints) -> Ints:
-        """Return the last call of each thread that begins by a moment, or its first call."""
-        threads, starts = self._calls.thread[self._real], self._calls.start[self._real]
-        last = latest_rows((threads,), starts, (thread,), moment)
-        return self._real[np.maximum(last, np.searchsorted(threads, thread))]
+        return waiter[is_pair], other[is_pair]
 
     def part(self, rank: Ints, ranks: int, in_files: Ints) -> MpiPart:
         """Return the calls with their waits; ``rank`` is the position of each call's rank."""

@@ -181,22 +181,38 @@ class MpiRemovals:
     def late_host(self, times: Times, rank: int) -> Times:
         """Reduce a rank's time outside MPI to the median of the others, in the places where it takes longer.
 
-        Excess in single steps stays if the rank regains it in others. Where a server deals out the work, all
-        served ranks gain alike: a quicker rank takes work from the others.
+        Excess in single steps stays if the rank regains it in others. Where a server deals out the work as
+        ranks become free, all served ranks gain alike: a quicker rank takes work from the others.
         """
         pieces = self.graph.pieces
         rank_of_piece = self.graph.call_rank[pieces.call]
         share = self.host_excess(rank)[1]
         chosen = rank_of_piece == rank
-        if self.part.server != NONE:
+        gains_work = self._gains_work(rank)
+        if gains_work:
             chosen = rank_of_piece != self.part.server
             total = np.delete(self.host_times, self.part.server, axis=1).sum(axis=1)
             less_time = share * self.host_times[:, rank]
             share = quotient(less_time, total)
         time = np.where(chosen, pieces.length * np.append(share, 0.0)[pieces.place], 0.0)
-        if self.part.server == NONE:
+        if not gains_work:
             time = self._at_longer_visits(time, rank)
         return self.removals.less_between(times, self._at_late_steps(time, rank))
+
+    def _gains_work(self, rank: int) -> bool:
+        """Return whether a rank would get more work from a server if it were quicker.
+
+        A rank that takes longer for a piece of work then has fewer pieces than the median rank, and else as
+        many in each round.
+        """
+        if self.part.server == NONE:
+            return False
+        served = np.delete(np.arange(len(self.graph.ranks)), self.part.server)
+        pieces, time = self._by_place(1)[:, served].sum(axis=0), self.host_times[:, served].sum(axis=0)
+        at = int(np.flatnonzero(served == rank)[0])
+        relative_pieces = pieces[at] / np.median(pieces)
+        relative_time = np.median(time / pieces) * pieces[at] / time[at]
+        return bool(relative_pieces < (1 + relative_time) / 2)
 
     def _at_longer_visits(self, time: Floats, rank: int) -> Floats:
         """Move the time to remove from a rank's pieces to the visits of a place in which it takes longer.

@@ -98,7 +98,7 @@ def _predict_step(
     median_rest, elapsed_rest = unreplayed
     return Prediction(
         wall_p50_ns=round(wall + median_rest),
-        low_ns=round(max(0.0, base - saving.high) + median_rest),
+        low_ns=round(max(0.0, base - saving.high + median_rest)),
         high_ns=round(base - saving.low + median_rest),
         measured_p50_ns=round(float(np.median(measured)) + median_rest),
         replay_error_pct=round(100 * error / float(np.median(measured)), 3),

@@ -15,7 +15,7 @@ import pandas as pd
 from hpcprof.analysis.mpi.declarations import BETWEEN
 from hpcprof.analysis.mpi.matching import Calls, RunMpi, collective_tables
 from hpcprof.analysis.mpi.run_lists import NONE
-from hpcprof.profiles.collective_operations import FROM_ROOT, PREFIX, TO_ROOT, mpi_function
+from hpcprof.profiles.collective_operations import FROM_ROOT, POINT_TO_POINT, PREFIX, TO_ROOT, mpi_function
 from hpcprof.profiles.columns.joins import latest_rows
 from hpcprof.profiles.columns.ordering import extremum_of_slices
 from hpcprof.profiles.columns.unique import numbered_rows, rows_by_key
@@ -36,6 +36,9 @@ PATTERNS = (
 
 _TAKES_ANY = ("MPI_Waitany", "MPI_Waitsome")
 """Calls that return as soon as one of several messages is there."""
+
+MAX_SWAPPED_NS = 20_000
+"""Maximum distance of moments on two ranks whose order is uncertain, in ns."""
 
 _UNUSUAL_PART = 10
 """Maximum ratio of a wait to the unusual time of its cause."""
@@ -170,14 +173,17 @@ def _waits_of_messages(run: RunMpi) -> Iterator[Waits]:
     receives = ops.matched_receives
     sent = ops.begin[ops.partner[receives]]
     call = ops.completes[receives]
-    # A later call of the rank receives what was sent before this message.
-    order = np.lexsort((call, ops.rank[receives]))
-    by_rank, ends = ops.rank[receives][order], call[order]
-    earliest = _earliest_later_sends(by_rank, ends, start[sent][order])
-    wrong = np.empty(len(receives), bool)
-    wrong[order] = (earliest < start[sent][order]) & ~np.isin(by_rank, receives_what_comes(run))
+    # A later call of the rank receives what was sent before this message. Only receives of one message each,
+    # without a send or a collective in between, could change places.
+    begun = np.bincount(ops.begin[ops.sends | ~ops.is_of(POINT_TO_POINT)], minlength=len(run.calls)) > 0
+    alone = np.bincount(call, minlength=len(run.calls))[call] == 1
     takes_any = np.array([name in _TAKES_ANY for name in run.calls.names], bool)
-    wrong &= ~takes_any[run.calls.name[call]]
+    alone &= ~takes_any[run.calls.name[call]] & ~np.isin(ops.rank[receives], receives_what_comes(run))
+    wrong = np.zeros(len(receives), bool)
+    _, sequence = numbered_rows(ops.rank[receives], np.cumsum(begun)[call])
+    order = np.flatnonzero(alone)[np.lexsort((call[alone], sequence[alone]))]
+    earliest = _earliest_later_sends(sequence[order], call[order], start[sent][order])
+    wrong[order] = earliest < start[sent][order]
     yield _waits_between(run, call, np.where(wrong, WRONG_ORDER, LATE_SENDER), sent)
     sends = blocked_sends(run)
     yield _waits_between(run, ops.completes[sends], LATE_RECEIVER, ops.begin[ops.partner[sends]])
@@ -217,22 +223,27 @@ def receives_what_comes(run: RunMpi) -> Ints:
 
 
 def _until_progress(run: RunMpi, ends: Ints, other: Ints, pattern: int) -> Waits:
-    """Return the waits for partners that have begun an operation and left MPI before it ended.
+    rows, back = stalled_ends(run, ends, other)
+    return _waits_between(run, run.operations.completes[ends[rows]], pattern, back)
+
+
+def stalled_ends(run: RunMpi, ends: Ints, other: Ints) -> tuple[Ints, Ints]:
+    """Return the positions of ends that wait for a partner outside MPI, and the call by which it comes back.
 
     Without a progress thread or an offloading network card, the data of a large message, or of a collective,
-    move only while both ranks are inside MPI. The end of the operation waits for the next call of the
-    partner, if it comes after the begin of that call, and sooner than it had waited by then.
+    move only while both ranks are inside MPI. A partner may begin an operation (``other``), even late, and
+    leave MPI before it ended. The end then waits for a later call of the partner, and ends sooner after the
+    begin of that call than it had waited for it.
     """
     ops, calls = run.operations, run.calls
     call, begin = ops.completes[ends], ops.begin[other]
-    start, end = calls.start[call], calls.end[call]
     # Calls of a thread follow each other, and so do their starts.
-    following = _next_calls(run, begin, start)
-    back = np.minimum(following, len(calls) - 1)
-    pending = (following > begin) & (following <= ops.completes[other]) & (calls.start[begin] <= start)
-    waited, until_return = calls.start[back] - start, end - calls.start[back]
-    rows = np.flatnonzero(pending & (waited > 0) & (until_return >= 0) & (until_return < waited))
-    return _waits_between(run, call[rows], pattern, back[rows])
+    tolerance = np.minimum(((1 - _NEARLY) * calls.length[call]).astype(np.int64), MAX_SWAPPED_NS)
+    back = np.minimum(_next_calls(run, begin, calls.end[call] + tolerance) - 1, ops.completes[other])
+    since = np.maximum(calls.start[call], calls.end[np.maximum(back - 1, 0)])
+    away, until_end = calls.start[back] - since, calls.end[call] - calls.start[back]
+    rows = np.flatnonzero((back > begin) & (away > tolerance) & (until_end < away))
+    return rows, back[rows]
 
 
 def _next_calls(run: RunMpi, call: Ints, moment: Ints) -> Ints:
@@ -243,10 +254,10 @@ def _next_calls(run: RunMpi, call: Ints, moment: Ints) -> Ints:
     return np.where(last == NONE, np.searchsorted(sequence, keys), number[last] + 1)
 
 
-def _earliest_later_sends(rank: Ints, call: Ints, sent: Ints) -> Ints:
-    """Return the moment of the earliest send among the messages of later calls of the same rank."""
-    result = np.full(len(rank), AFTER_ALL)
-    for _, rows in rows_by_key(rank):
+def _earliest_later_sends(sequence: Ints, call: Ints, sent: Ints) -> Ints:
+    """Return the moment of the earliest send among the messages of later calls of the same sequence."""
+    result = np.full(len(sequence), AFTER_ALL)
+    for _, rows in rows_by_key(sequence):
         after = np.append(np.minimum.accumulate(sent[rows][::-1])[::-1], AFTER_ALL)
         result[rows] = after[np.searchsorted(call[rows], call[rows], side="right")]
     return result

@@ -37,7 +37,7 @@ from hpcprof.common.paths import is_folder
 from hpcprof.common.patterns import matches
 from hpcprof.common.units import counted, format_ns
 from hpcprof.node.on_request import SLOWER
-from hpcprof.profiles.losses import Loss, LossKind
+from hpcprof.profiles.losses import RECORD_MORE_MPI, Loss, LossKind
 from hpcprof.profiles.readers.declaration import ProfileContent
 from hpcprof.profiles.readers.discovery import content_of
 from hpcprof.profiles.readers.operations import OPERATIONS
@@ -179,19 +179,15 @@ def explain(
             return now(explanation)
 
 
-_RECORD_MORE_MPI = (
-    "Record MPI with Score-P, which traces more of its functions (hpcprof run --profiler scorep)."
-)
-
-
 def with_live_findings(explanation: Explanation, run: Run, store: Store) -> Explanation:
     """Add live findings from the run's folder: a stall, a failure, slower steps, memory, untraced calls."""
     ranks = _world_size(run) or explanation.step.ranks
     findings = [*explanation.findings, *memory_findings(memory_rows(run, store), ranks)]
-    findings += [
-        unpriced_finding(Cause.CAPTURE_INCOMPLETE, (), sentence, (), _RECORD_MORE_MPI, "high")
-        for sentence in untraced_notes(run)
-    ]
+    if sentences := untraced_notes(run):
+        same = [finding for finding in findings if finding.remedy == RECORD_MORE_MPI]
+        where = "; ".join([*(finding.where for finding in same), *sentences])
+        findings = [finding for finding in findings if finding not in same]
+        findings.append(unpriced_finding(Cause.CAPTURE_INCOMPLETE, (), where, (), RECORD_MORE_MPI, "high"))
     profiles = store.profiles(run.id) if store.exists() else {}
     unknown_waits = (
         NotJudged("calls of MPI", sentence) for sentence in eztrace_notes(run, profiles.values())

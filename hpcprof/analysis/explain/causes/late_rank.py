@@ -14,6 +14,7 @@ from hpcprof.analysis.explain.cause import (
     PlaceRemedy,
     Remove,
     Trait,
+    delays,
     idle,
 )
 from hpcprof.analysis.explain.causes.pipeline_bubble import PIPELINE_BUBBLE
@@ -316,7 +317,7 @@ LATE_RANK_HOST = CauseDeclaration(
     "other less often.",
     candidates=_late_by_host,
     figures=(
-        Figures("mpi_waits", "wait_ns"),
+        Figures("mpi_waits", "wait_ns", delays),
         Figures("os_calls", "ns_per_step"),
         Figures("skew_summary", "lateness_p50_ns"),
         Figures("idle_causes", "idle_ns_per_step", idle("host")),

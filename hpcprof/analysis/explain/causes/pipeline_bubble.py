@@ -7,7 +7,14 @@ from functools import partial
 import numpy as np
 
 from hpcprof.analysis.explain.annotations import Scene, Times
-from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Figures, PlaceRemedy, Trait
+from hpcprof.analysis.explain.cause import (
+    Candidate,
+    CauseDeclaration,
+    Figures,
+    PlaceRemedy,
+    Trait,
+    delays,
+)
 from hpcprof.analysis.explain.edge_kinds import EdgeKind
 from hpcprof.analysis.explain.removals import stage_medians
 from hpcprof.analysis.statistics.grouped import quotient, sums_by
@@ -73,7 +80,7 @@ PIPELINE_BUBBLE = CauseDeclaration(
     remedies={"mpi": _IN_MPI},
     place_remedies=(PlaceRemedy(("mpi_",), _IN_MPI),),
     candidates=candidates,
-    figures=(Figures("mpi_waits", "wait_ns"), Figures("step_account", "exposed_comm_ns")),
+    figures=(Figures("mpi_waits", "wait_ns", delays), Figures("step_account", "exposed_comm_ns")),
     traits=frozenset({Trait.ALL_RANKS, Trait.DELAYS_OTHERS, Trait.LIKE_WAITING}),
     spread=0.3,
     column="exposed_comm_ns",

@@ -7,7 +7,7 @@ import numpy as np
 
 from hpcprof.analysis.account.places import NONE, WHOLE_STEP
 from hpcprof.analysis.explain.annotations import Scene
-from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Figures, Trait
+from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Figures, Trait, delays
 
 
 def candidates(scene: Scene) -> Iterator[Candidate]:
@@ -37,6 +37,6 @@ SERIAL_SECTION = CauseDeclaration(
     remedy="Share the work of {where} among the ranks, or let {ranks} do it while the others compute: "
     "parallel input and output (MPI-IO), fewer and larger requests, a second server.",
     candidates=candidates,
-    figures=(Figures("mpi_waits", "wait_ns"), Figures("os_calls", "ns_per_step")),
+    figures=(Figures("mpi_waits", "wait_ns", delays), Figures("os_calls", "ns_per_step")),
     traits=frozenset({Trait.ALL_RANKS, Trait.LIKE_WAITING, Trait.MAY_BE_WAITING}),
 )

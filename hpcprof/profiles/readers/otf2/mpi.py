@@ -195,7 +195,9 @@ def operations(
 
     A receive whose completion the writer does not record has neither partner, communicator, tag nor size.
     """
-    events, lost = _with_calls(events, strings, archive)
+    comms, place = communicators(archive, rank)
+    shared = [comm for comm in comms[:-1] if comm.members is not None and {rank} < {*comm.members.tolist()}]
+    events, lost = _with_calls(events, strings, archive, len(shared) == 1)
     events, operation = _with_operations(events, strings)
     begin, end, unfinished = _spans(events)
     lost += unfinished
@@ -209,7 +211,6 @@ def operations(
     described = np.where(_describes(events, last), last, begin)
     described_events, kind = events.take(described), operation[described]
     message = ~np.isin(described_events.kind, _COLLECTIVE_KINDS)
-    comms, place = communicators(archive, rank)
     if len(comms) > 1:
         comms.insert(-1, _possible_communicator(comms, rank))
     number = _translate_ranks(described_events.communicator, place, len(comms) - 1)
@@ -253,7 +254,7 @@ def operations(
 
 
 def _with_calls(
-    events: CalledEvents, strings: StringTable, archive: Archive
+    events: CalledEvents, strings: StringTable, archive: Archive, one_communicator: bool
 ) -> tuple[CalledEvents, list[Loss]]:
     """Return the events without calls; with some, by time, if the writer records no completions or no events.
 
@@ -270,12 +271,13 @@ def _with_calls(
         return events.take(recorded), _without_record(events.take(silent), strings)
     events, recorded, call = events.take(by_time), recorded[by_time], call[by_time]
     if archive.of_eztrace:
-        # Their status may be that of another receive, or none.
+        # Their status may be that of another receive, or none, and they always name the communicator of all.
         waits = call[np.isin(events.kind, (MpiKind.WAIT_ALL, MpiKind.WAIT))]
         possible = (
             (events.peer < len(archive.world)) & (events.received < _MAX_BYTES) & (events.received >= 0)
         )
-        has_call = (events.kind != MpiKind.END_RECEIVE) | (np.isin(call, waits) & possible)
+        possible &= one_communicator & np.isin(call, waits)
+        has_call = (events.kind != MpiKind.END_RECEIVE) | possible
         events, recorded, call = events.take(has_call), recorded[has_call], call[has_call]
     described = np.isin(call, call[recorded])
     finished = np.isin(call, call[np.isin(events.kind, [*_BEGIN_KINDS])])

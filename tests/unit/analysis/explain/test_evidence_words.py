@@ -11,6 +11,7 @@ from hpcprof.analysis.explain.cause import Candidate
 from hpcprof.analysis.explain.causes.exposed_communication import EXPOSED_COMMUNICATION
 from hpcprof.analysis.explain.causes.host_bound import HOST_BOUND
 from hpcprof.analysis.explain.causes.host_sync import HOST_SYNC
+from hpcprof.analysis.explain.causes.serial_section import SERIAL_SECTION
 from hpcprof.analysis.explain.evidence import evidence_of, in_words, plain_figure, with_distinct_evidence
 from hpcprof.analysis.explain.explanation import Evidence
 from tests.unit.explanations import finding
@@ -125,6 +126,22 @@ def test_barriers_of_mpi_are_no_evidence_about_communication_of_gpus(of_mpi: boo
     tables = {"mpi_calls": barrier, "step_account": account}
     found = evidence_of(tables, candidate, (0,), with_mpi=of_mpi)
     assert [one.analysis for one in found] == shown
+
+
+def test_waits_for_another_place_and_the_start_of_mpi_are_no_evidence() -> None:
+    """Rank 0 comes late to the first collective, which is no serial work in its checkpoint."""
+    waits = pd.DataFrame({"rank": [1, 2], "delaying_rank": [0, 0], "wait_ns": [700 * MS, 80 * MS]})
+    waits["delaying_range"] = [None, "between MPI_Gatherv and MPI_Barrier"]
+    calls = pd.DataFrame({"rank": [0, 0], "call": ["MPI_Init", "MPI_Alltoall"]})
+    tables = {"mpi_waits": waits, "mpi_calls": calls.assign(transfer_ns=[900 * MS, 4 * MS])}
+    tables |= {name: pd.DataFrame() for name in ("os_calls", "step_account")}
+    for cause, where, value in (
+        (SERIAL_SECTION, "between MPI_Gatherv and MPI_Barrier", 80),
+        (EXPOSED_COMMUNICATION, "", 4),
+    ):
+        candidate = Candidate(cause, where, (0,), lambda times: times, 4.0 * MS)
+        figures = evidence_of(tables, candidate, (0,), with_mpi=True)
+        assert [figure.value for figure in figures] == [value * MS]
 
 
 def test_a_cause_in_several_places_is_shown_by_idle_time_in_one_of_them() -> None:

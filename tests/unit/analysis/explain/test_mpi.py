@@ -154,6 +154,23 @@ def farm(slow: int = -1, extra: float = 0) -> Body:
     return body
 
 
+def rounds(slow: int = -1, extra: float = 0) -> Body:
+    """A master gives each worker one task, and takes what they return before the next round."""
+
+    def body(rank: int, step: int) -> Actions:
+        for _ in range(4):
+            if rank:
+                yield ("recv", 0)
+                yield work((MS + (extra if rank == slow else 0)) * uneven(rank, step))
+                yield ("send", 0, 8)
+            else:
+                yield from (("send", worker, 8) for worker in range(1, RANKS))
+                yield from (("recv", worker) for worker in range(1, RANKS))
+        yield allreduce()
+
+    return body
+
+
 def pieces(messages: int) -> Body:
     def body(rank: int, step: int) -> Actions:
         yield work(4 * MS * uneven(rank, step))
@@ -461,10 +478,11 @@ def test_without_steps_calls_of_the_first_thread_count_in_the_whole_capture() ->
         assert _without_steps({0: ()}, nothing).startswith(said)
 
 
-def test_work_that_a_slow_worker_does_not_take_is_done_by_the_others() -> None:
-    first, *others = simulate(RANKS, STEPS, farm(2, MS)).explain().shown()
+@pytest.mark.parametrize("served", [farm, rounds])
+def test_a_slow_worker_costs_what_others_cannot_take_from_it(served: Callable[..., Body]) -> None:
+    first, *others = simulate(RANKS, STEPS, served(2, MS)).explain().shown()
     assert (first.cause, first.ranks) == (Cause.LATE_RANK_HOST, (2,))
-    assert first.saving_ns == pytest.approx(per_step(farm(2, MS)) - per_step(farm()), rel=0.1)
+    assert first.saving_ns == pytest.approx(per_step(served(2, MS)) - per_step(served()), rel=0.1)
     assert others == []
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import ChainMap
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -160,6 +161,13 @@ def test_less_communication_never_predicts_a_longer_step() -> None:
     ]
     ranks = (host_bound, [Host(2 * MS), *host_bound])
     assert what_if("comm*0", ranks=ranks).wall_p50_ns <= what_if(ranks=ranks).wall_p50_ns
+
+
+def test_no_interval_of_a_step_begins_below_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    unknown = SimpleNamespace(low=0.0, high=1e9)
+    monkeypatch.setattr("hpcprof.analysis.explain.whatif.Uncertainty.of_saving", lambda *given: unknown)
+    monkeypatch.setattr("hpcprof.analysis.explain.whatif._unreplayed", lambda *given: (-100.0, 0.0))
+    assert what_if("comm*0").low_ns == 0
 
 
 def test_changes_add_up() -> None:

@@ -199,6 +199,33 @@ def test_a_receive_waits_for_a_sender_that_has_left_mpi_before_its_message_was_o
     assert program.tables()["mpi_matrix"].rows["transfer_ns"].tolist() == [13]
 
 
+def test_a_receive_waits_for_a_sender_that_comes_late_and_leaves_mpi_again() -> None:
+    program = left_between_isend_and_wait()
+    program.calls = [(r, n, 40, 42) if n == "MPI_Isend" else (r, n, s, e) for r, n, s, e in program.calls]
+    for one in program.operations:
+        if one["end"] == 112:
+            one.update(start=40)
+    assert (1, "MPI_Wait", "late sender", 70, 0, "between MPI_Isend and MPI_Wait") in waits(program)
+
+
+@pytest.mark.parametrize(("answers", "pattern"), [(False, "wrong order of messages"), (True, "late sender")])
+def test_only_single_receives_with_no_send_in_between_are_in_the_wrong_order(
+    answers: bool, pattern: str
+) -> None:
+    """Rank 1 takes a late message before one that was sent early, or after a message of its own."""
+    program = Program(2)
+    for rank in range(2):
+        program.call(rank, "MPI_Init", 0, 10)
+    program.call(0, "MPI_Send", 15, 20, send(1, tag=1))
+    program.call(0, "MPI_Send", 80, 85, send(1, tag=2))
+    program.call(1, "MPI_Recv", 30, 90, receive(0, tag=2))
+    if answers:
+        program.call(1, "MPI_Send", 90, 91, send(0, tag=3))
+        program.call(0, "MPI_Recv", 90, 92, receive(1, tag=3))
+    program.call(1, "MPI_Recv", 93, 95, receive(0, tag=1))
+    assert (1, "MPI_Recv", pattern, 50, 0) in [one[:5] for one in waits(program)]
+
+
 def test_a_chain_leads_through_a_wait_for_such_a_sender() -> None:
     # Rank 1 is the last in the reduction, because it waited for rank 0.
     found = waits(left_between_isend_and_wait())

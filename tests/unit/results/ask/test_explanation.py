@@ -21,6 +21,7 @@ from hpcprof.analysis.explain.explanation import (
     Explanation,
     StepAlone,
     StepSummary,
+    unpriced_finding,
 )
 from hpcprof.analysis.explain.inputs import ExplainInputs
 from hpcprof.analysis.framework.outcome import Outcome
@@ -368,6 +369,18 @@ def test_shares_of_noted_steps_are_of_the_step_that_the_explanation_names(make_r
     # A profile without steps leaves those that the program noted.
     recorded_nothing = replace(found, step=StepSummary(None, 0, 1, 0, None))
     assert with_live_findings(recorded_nothing, run, store).step == found.step
+
+
+def test_what_one_remedy_records_is_one_finding_of_incompleteness(make_run: MakeRun) -> None:
+    run = save(make_run(finished="0", started="2026-11-21T02:16:00Z"))
+    lost = Loss(LossKind.FIELD, Subject.MPI_OPERATION, 4, None, "synchronization of their windows")
+    given = (finding(3), unpriced_finding("capture_incomplete", (), lost.sentence, (), lost.remedy, "high"))
+    (run.path / "state/rank00000.untraced").write_text("MPI_Win_lock\n")
+    store = open_store(None, run.path.parent)
+    first, both = with_live_findings(explained(*given), run, store).findings
+    assert first == given[0]
+    assert lost.sentence in both.where and "MPI_Win_lock" in both.where
+    assert both.remedy.startswith("Record MPI with Score-P")
 
 
 @pytest.mark.parametrize(("replayed", "verdict"), [(False, "straggler"), (True, "even")])

@@ -23,7 +23,7 @@ from hpcprof.profiles.readers.otf2.archive import UNDEFINED
 from hpcprof.profiles.readers.otf2.events import MpiEvents, MpiKind
 from hpcprof.profiles.readers.otf2.mpi import CalledEvents, operations
 from hpcprof.profiles.readers.string_table import StringTable
-from hpcprof.profiles.timeline import NO_BYTES, Timeline
+from hpcprof.profiles.timeline import NO_BYTES, NO_PEER, Timeline
 from tests.unit.analysis.mpi.programs import run_lists
 
 pytest.importorskip("otf2")
@@ -85,7 +85,8 @@ def test_what_is_not_recorded_of_an_operation_is_unknown_and_counted(kinds: Time
     ]
     operations = kinds.mpi_operations
     unnamed = operations.communicator < 0
-    assert Counter(kinds.names(operations.operation[unnamed])) == Counter(Recv=13)
+    # 13 nonblocking and 2 persistent ones.
+    assert Counter(kinds.names(operations.operation[unnamed])) == Counter(Recv=15)
     alternatives = [ALTERNATIVE in (name or "") for name in kinds.names(operations.communicator)]
     assert Counter(kinds.names(operations.operation[alternatives])) == Counter(
         AllReduce=1, Broadcast=1, Barrier=1, AlltoAll=1, Scan=1
@@ -168,3 +169,20 @@ def test_a_collective_without_a_communicator_has_one_of_those_of_its_rank(
     read, lost = operations(events, archive, 1, 0, strings)  # type: ignore[arg-type]
     assert [strings.array()[number] for number in read.communicator.tolist()] == [name]
     assert (read.ranks.tolist(), lost) == ([ranks], [])
+
+
+@pytest.mark.parametrize(("rows", "peer"), [([[1]], 2), ([[1, 2]], NO_PEER)])
+def test_a_persistent_receive_names_its_sender_only_without_another_communicator(
+    rows: list[list[int]], peer: int
+) -> None:
+    """The record has the sender's rank in the receive's communicator, and always that of all ranks."""
+    kinds = [MpiKind.BEGIN_RECEIVE, MpiKind.END_RECEIVE, MpiKind.WAIT_ALL]
+    columns = dict.fromkeys(MpiEvents.__match_args__, np.zeros(3, np.int64)) | {
+        **{"kind": np.array(kinds), "position": np.array([1, 3, 4]), "time": np.array([10, 20, 30])},
+        **{"request": np.array([7, 7, 0]), "tag": np.full(3, 3), "peer": np.array([UNDEFINED, 2, UNDEFINED])},
+    }
+    times = {"start": np.array([10, 15, 15]), "end": np.array([11, 30, 30]), "thread": np.zeros(3, np.int64)}
+    groups = {0: (WORLD, [[0, 1, 2]]), 1: ("row", rows)}
+    archive = SimpleNamespace(communicators=lambda: groups, world=[0, 1, 2], of_eztrace=True)
+    read, _ = operations(CalledEvents(**columns, **times), archive, 1, 0, StringTable())  # type: ignore[arg-type]
+    assert (read.peer.tolist(), read.end.tolist()) == ([peer], [30])
