@@ -177,6 +177,7 @@ _HPCTOOLKIT = "a database of HPCToolkit, which hpcprof does not read: hpcviewer 
 _RECORD_MPI = "record the program with hpcprof run --profiler eztrace, nsys or scorep"
 _MPIP = f"a report of mpiP without times of events: {_RECORD_MPI}"
 _TAU_OTF2 = "TAU_TRACE=1 and TAU_TRACE_FORMAT=otf2 have it record a trace"
+_CPROFILE = "a profile of Python's cProfile, which hpcprof does not read: python -m pstats shows it"
 _NVPROF = "a profile of nvprof, which Nsight Systems has replaced: record it again with nsys profile"
 _FOREIGN = {
     **dict.fromkeys((".nvprof", ".nvvp", ".cuprof"), _NVPROF),
@@ -194,7 +195,8 @@ _FOREIGN = {
     ".parquet": "no table of operations, which has columns rank, step, name, kind, start_ns and duration_ns",
     ".metric-db": _HPCTOOLKIT,
     ".pfw": "a trace of DFTracer or PerfFlowAspect, which hpcprof does not read: Perfetto shows it",
-    ".pstats": "a profile of Python's cProfile, which hpcprof does not read: python -m pstats shows it",
+    ".pstats": _CPROFILE,
+    ".pyisession": "a session of pyinstrument, which hpcprof does not read: pyinstrument --load shows it",
     ".sts": "the index of a log of Charm++, which hpcprof does not read: Projections shows it",
     ".cali": "a profile of Caliper, which hpcprof does not read: cali-query shows it",
     ".mpip": _MPIP,
@@ -231,6 +233,9 @@ _TRACES = {
     "trace of Clang's compilation, which hpcprof does not read: Perfetto shows it",
     rb'"(?:averageMs|startEnqMs)"\s*:': "a profile of TensorRT's trtexec without the GPU's operations, which "
     f"hpcprof does not read: {_RECORD_ANEW}",
+    rb'\A\s*\{\s*"\$schema"\s*:\s*"https://www\.speedscope\.app/': "a profile of py-spy or "
+    "another tool, which hpcprof does not read: https://www.speedscope.app shows it",
+    rb'"cat"\s*:\s*"py-spy"': "a profile of py-spy, which hpcprof does not read: Perfetto shows it",
     rb'"root_frame"\s*:\s*\{': "a profile of pyinstrument without times of events, which hpcprof does not "
     "read: pyinstrument shows it",
     rb'\A\s*\{\s*"timemory"\s*:': "a profile of timemory without times of events, which hpcprof does not "
@@ -245,13 +250,17 @@ _SUBSTITUTES = {
 }
 """Kinds of files that a download leaves in place of a profile, by how they begin."""
 _COMPRESSED = re.compile(r"\.(?:gz|xz|zst)$", re.IGNORECASE)
-_TEXT_SUFFIX = re.compile(r"(?:\.(?:csv|log|out|txt|db|data|trace|\d+))?")
+_TEXT_SUFFIX = re.compile(r"(?:\.(?:csv|log|out|txt|db|data|trace|prof|\d+))?")
 _OTHER_TRACE = "a Chrome trace, but none of PyTorch's profiler or unitrace: Perfetto shows it"
 _CHROME_EVENTS = rb'\A\s*\[\s*\{[^{}]*"ph"\s*:'
 _TEXTS = {
     _CHROME_EVENTS: _OTHER_TRACE,
     rb"\AHPCTOOLKIT": _HPCTOOLKIT,
     rb"\APERFILE2": "a profile of Linux perf, which hpcprof does not read: perf report shows it",
+    # A marshalled dictionary by file, line and function.
+    rb"\A[\xfb{][\xa9)]\x03": _CPROFILE,
+    rb"\A *\S.* \d+ +(?:\[\d+\] +)?\d+\.\d{6,9}: +(?:\d+ )?[\w:/-]+: ": "a profile of Linux perf as "
+    "text, which hpcprof does not read: https://www.speedscope.app shows it",
     rb"\Agmon\x01|\A(?:Flat profile:|\s*Call graph \(explanation follows\))": "a profile of gprof, "
     "which hpcprof does not read: gprof shows it",
     rb"\A(?:# callgrind format|version: \d+\ncreator: callgrind|events: Ir)": "a profile of Callgrind, "

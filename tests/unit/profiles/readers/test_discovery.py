@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import marshal
 from pathlib import Path
 
 import pytest
@@ -126,6 +127,8 @@ def test_databases_and_tables_of_other_tools_are_named_by_how_they_begin(tmp_pat
     for name, content, tool in (
         ("cct.db", b"HPCTOOLKITctxt", "HPCToolkit"),
         ("perf.data", b"PERFILE2", "perf"),
+        ("perf.txt", b"     python 118  299.996672:   250 cpu-clock:ppp:   7ffa main+0x2 (/bin/a)\n", "perf"),
+        ("out.prof", marshal.dumps({("a.py", 3, "f"): (1, 1, 0.5, 0.5, {})}), "cProfile"),
         ("results.csv", b'"Index","KernelName","gpu-id"', "rocprof,"),
         ("results.stats.csv", b'"Name","Calls","TotalDurationNs","AverageNs"', "rocprof "),
         ("pmc_perf.csv", b"Dispatch_ID,GPU_ID,Grid_Size,Workgroup_Size", "rocprof-compute"),
@@ -174,6 +177,8 @@ def test_databases_and_tables_of_other_tools_are_named_by_how_they_begin(tmp_pat
         ('[\n {\n "children": [{"frame": {"name": "foo0"}, "metrics": {"time (ns)": 8}}]}]', "proton-viewer"),
         ('[{"cat" : "Session","dur" :3,"ts" :1,"ph" : "X","name" :"model_loading_uri"}]', "ONNX Runtime"),
         ('[{"name": "main", "pid": 1, "tid": 1, "ts": 1.0, "ph": "X", "dur": 9}]', "a Chrome trace"),
+        ('{"$schema":"https://www.speedscope.app/file-format-schema.json","profiles":[]}', "speedscope"),
+        ('[{"args":{"line":1},"cat":"py-spy","name":"f","ph":"B","ts":1}]', "py-spy"),
         ('{"start_time": 1.0, "duration": 2, "root_frame": {"function": "f"}}', "pyinstrument"),
         ('{"traceEvents": [{"ph": "X", "name": "f", "cat": "FEE", "ts": 3}]}', "trace of VizTracer"),
         (
