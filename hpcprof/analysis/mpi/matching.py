@@ -449,7 +449,8 @@ def aligned_by_mpi(
        if no rank receives, or leaves a collective, before its partners have begun.
     2. Otherwise collectives align the ranks (`align_ends`), and messages the ranks that share none.
     3. Ranks with ``zeros`` have one clock rate even if 1 fails, as in EZTrace's archives, which count from
-       the start of each process. A few collectives are then enough to align the remaining ranks.
+       the start of each process. Their collectives align them by the quickest returns (`_quickest_returns`);
+       fewer than `MIN_COLLECTIVES` are then enough for ranks that nothing else aligns.
     """
     collectives: dict[ClockKey, list[Ints]] = {}
     needs, early, communicators = 0, 0, lists.communicators
@@ -467,15 +468,23 @@ def aligned_by_mpi(
             ending = begin[calls.counted[begin[:, 0]] & (begin == ops.end[rows]).all(axis=1)]
             comm = int(ops.comm[rows[0, 0]])
             key = communicators.names[comm], communicators.members[comm].tobytes()
-            shortest = calls.length[ending].min(axis=1, keepdims=True)
-            collectives.setdefault(key, []).append(np.hstack([calls.own_end[ending], shortest]))
+            lengths = calls.length[ending]
+            last = lengths.argmin(axis=1)[:, np.newaxis]
+            shortest = np.take_along_axis(lengths, last, axis=1)
+            collectives.setdefault(key, []).append(np.hstack([calls.own_end[ending], last, shortest]))
     if zeros and needs and early <= _MAX_EARLY_SHARE * needs:
         same_node = sorted(zeros)
         clock = one_clock([zeros[rank] for rank in same_node], needs, _SAME_CLOCK_NS)
         return [(same_node, replace(clock, of_node=True))]
     ends = {key: np.concatenate(parts) for key, parts in collectives.items()}
-    together = align_ends({key: [end[:, :-1]] for key, end in ends.items()})
-    few = {key: end for key, end in ends.items() if 0 < len(end) < MIN_COLLECTIVES} if zeros else {}
+    of_one_rate = {
+        key: _quickest_returns(end)
+        for key, end in ends.items()
+        if len(end) and {*np.frombuffer(key[1], np.int64).tolist()} <= {*(zeros or ())}
+    }
+    few = {key: clocks for key, clocks in of_one_rate.items() if clocks.collectives < MIN_COLLECTIVES}
+    together = align_ends({key: [end[:, :-2]] for key, end in ends.items() if key not in of_one_rate})
+    together |= {key: clocks for key, clocks in of_one_rate.items() if key not in few}
     del collectives, ends
     aligned = with_ranks(together)
     if any(len(ranks) == len(lists.ranks) for ranks, _ in aligned):
@@ -490,13 +499,26 @@ def aligned_by_mpi(
         between.setdefault((min(ranks), max(ranks)), []).extend(pairs[ranks])
     aligned = with_ranks(together, align_messages(between))
     if max((len(part.clocks) for part in connect(aligned)), default=0) < len(lists.ranks):
-        clocks: dict[ClockKey, AlignedClocks] = {}
-        for key, end in few.items():
-            # The rank that came last took least: all ranks end at about that time after it came.
-            *zero, error = end[np.argmin(end[:, -1])].tolist()
-            clocks[key] = one_clock(zero, len(end), error)
-        aligned += with_ranks(clocks)
+        aligned += with_ranks(few)
     return aligned
+
+
+def _quickest_returns(ends: Ints) -> AlignedClocks:
+    """Return the clocks of n ranks of one clock rate that m collectives align; shape (m, n + 2).
+
+    The columns are the ends of the calls, and the position of the rank whose call took least, with its time
+    in ns. That rank came last, and the others return at about its end, or later if they lack a core: where
+    one rank came last most often and was quick itself, the earliest return of each other rank counts.
+    """
+    *_, last, shortest = ends.T
+    often = last == np.bincount(last).argmax()
+    quick = ends[often & (shortest <= np.median(shortest[often]))]
+    stamps, at = quick[:, :-2], int(quick[0, -2])
+    after = stamps - stamps[:, [at]]
+    earliest, error = after.min(axis=0), float(quick[:, -1].max())
+    if len(quick) > 1:
+        error = min(error, float(np.median((after - earliest).max(axis=1))))
+    return one_clock((stamps[0, at] + earliest).tolist(), len(ends), error)
 
 
 def _slack(run: RunMpi, zeros: Mapping[int, int]) -> Ints:

@@ -180,7 +180,7 @@ def _waits_of_messages(run: RunMpi) -> Iterator[Waits]:
     takes_any = np.array([name in _TAKES_ANY for name in run.calls.names], bool)
     alone &= ~takes_any[run.calls.name[call]] & ~np.isin(ops.rank[receives], receives_what_comes(run))
     wrong = np.zeros(len(receives), bool)
-    _, sequence = numbered_rows(ops.rank[receives], np.cumsum(begun)[call])
+    _, sequence = numbered_rows(ops.rank[receives], np.cumsum(begun, dtype=np.int64)[call])
     order = np.flatnonzero(alone)[np.lexsort((call[alone], sequence[alone]))]
     earliest = _earliest_later_sends(sequence[order], call[order], start[sent][order])
     wrong[order] = earliest < start[sent][order]
