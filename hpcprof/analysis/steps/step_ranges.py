@@ -216,6 +216,8 @@ def step_ranges(timeline: Timeline) -> Outcome:
         named = timeline.step_range is not None and timeline.step_range.named
         same_name = next((item for item in candidates if item.name == steps.name), None)
         chosen = same_name or _judge_candidate(timeline, steps)
+        # A rank alone would take another call.
+        chosen = replace(chosen, source=MPI) if steps.by_mpi else chosen
         candidates = [item for item in candidates if item is not same_name]
         candidates.insert(0, replace(chosen, source=NAMED) if named else chosen)
     if not candidates:

@@ -314,3 +314,12 @@ def test_a_capture_as_one_step_has_neither_the_start_of_mpi_nor_its_end() -> Non
     for timeline in loop.timelines().values():
         step = steps_of(with_capture_as_step(timeline)).ranges
         assert (step.start.tolist(), step.end.tolist()) == ([-10], [50])
+
+
+def test_a_call_of_leaders_is_no_step_of_ranks_that_do_not_make_it() -> None:
+    """Leaders take part in a reduction among them, which is their best call; all ranks repeat a broadcast."""
+    broadcast, reduction = "mpi:MPI_Bcast", "mpi:MPI_Allreduce"
+    leader = [StepCandidate(reduction, MPI, 69, 98.0), StepCandidate(broadcast, REPEATS, 69, 99.0)]
+    member = [StepCandidate(broadcast, MPI, 69, 99.0)]
+    assert common_step_range({0: leader, 1: member, 2: leader, 3: member}) == broadcast
+    assert common_step_range({0: leader, 1: leader, 2: leader, 3: member}) == reduction
