@@ -21,7 +21,7 @@ from hpcprof.analysis.mpi.waits import (
     collective_needs,
     last_to_complete,
     receives_what_comes,
-    stalled_ends,
+    stalled_calls,
 )
 from hpcprof.analysis.statistics.grouped import sums_by
 from hpcprof.profiles.collective_operations import POINT_TO_POINT, TO_ROOT
@@ -141,11 +141,7 @@ class MpiNeeds:
         both += [
             last_to_complete(run, rows) for op, rows in collective_tables(run) if run.waits_for_all(op, rows)
         ]
-        stalls = [
-            (operations.completes[ends[rows]], back)
-            for ends, other in both
-            for rows, back in [stalled_ends(run, ends, other)]
-        ]
+        stalls = [stalled_calls(run, ends, other) for ends, other in both]
         stalled, resumed = (node[np.concatenate(columns)] for columns in zip(*stalls, strict=True))
         has_both = (stalled != NONE) & (resumed != NONE)
         self._stalled, self._resumed = stalled[has_both], resumed[has_both]

@@ -207,12 +207,11 @@ class MpiRemovals:
         """
         if self.part.server == NONE:
             return False
-        served = np.delete(np.arange(len(self.graph.ranks)), self.part.server)
-        pieces, time = self._by_place(1)[:, served].sum(axis=0), self.host_times[:, served].sum(axis=0)
-        at = int(np.flatnonzero(served == rank)[0])
-        relative_pieces = pieces[at] / np.median(pieces)
-        relative_time = np.median(time / pieces) * pieces[at] / time[at]
-        return bool(relative_pieces < (1 + relative_time) / 2)
+        pieces = self._by_place(1).sum(axis=0)
+        length = quotient(self.host_times.sum(axis=0), pieces)
+        usual_pieces, usual_length = (np.median(np.delete(row, self.part.server)) for row in (pieces, length))
+        quicker = quotient(usual_length, length, 1.0)[rank]
+        return bool(pieces[rank] < usual_pieces * (1 + quicker) / 2)
 
     def _at_longer_visits(self, time: Floats, rank: int) -> Floats:
         """Move the time to remove from a rank's pieces to the visits of a place in which it takes longer.

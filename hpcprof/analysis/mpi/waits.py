@@ -223,12 +223,12 @@ def receives_what_comes(run: RunMpi) -> Ints:
 
 
 def _until_progress(run: RunMpi, ends: Ints, other: Ints, pattern: int) -> Waits:
-    rows, back = stalled_ends(run, ends, other)
-    return _waits_between(run, run.operations.completes[ends[rows]], pattern, back)
+    call, back = stalled_calls(run, ends, other)
+    return _waits_between(run, call, pattern, back)
 
 
-def stalled_ends(run: RunMpi, ends: Ints, other: Ints) -> tuple[Ints, Ints]:
-    """Return the positions of ends that wait for a partner outside MPI, and the call by which it comes back.
+def stalled_calls(run: RunMpi, ends: Ints, other: Ints) -> tuple[Ints, Ints]:
+    """Return the calls whose ``ends`` wait for a partner outside MPI, and the calls by which it comes back.
 
     Without a progress thread or an offloading network card, the data of a large message, or of a collective,
     move only while both ranks are inside MPI. A partner may begin an operation (``other``), even late, and
@@ -243,7 +243,7 @@ def stalled_ends(run: RunMpi, ends: Ints, other: Ints) -> tuple[Ints, Ints]:
     since = np.maximum(calls.start[call], calls.end[np.maximum(back - 1, 0)])
     away, until_end = calls.start[back] - since, calls.end[call] - calls.start[back]
     rows = np.flatnonzero((back > begin) & (away > tolerance) & (until_end < away))
-    return rows, back[rows]
+    return call[rows], back[rows]
 
 
 def _next_calls(run: RunMpi, call: Ints, moment: Ints) -> Ints:

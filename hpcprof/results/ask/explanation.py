@@ -184,9 +184,9 @@ def with_live_findings(explanation: Explanation, run: Run, store: Store) -> Expl
     ranks = _world_size(run) or explanation.step.ranks
     findings = [*explanation.findings, *memory_findings(memory_rows(run, store), ranks)]
     if sentences := untraced_notes(run):
-        same = [finding for finding in findings if finding.remedy == RECORD_MORE_MPI]
-        where = "; ".join([*(finding.where for finding in same), *sentences])
-        findings = [finding for finding in findings if finding not in same]
+        sentences[:0] = [finding.where for finding in findings if finding.remedy == RECORD_MORE_MPI]
+        findings = [finding for finding in findings if finding.remedy != RECORD_MORE_MPI]
+        where = "; ".join(sentences)
         findings.append(unpriced_finding(Cause.CAPTURE_INCOMPLETE, (), where, (), RECORD_MORE_MPI, "high"))
     profiles = store.profiles(run.id) if store.exists() else {}
     unknown_waits = (

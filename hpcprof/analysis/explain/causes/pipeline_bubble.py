@@ -7,14 +7,7 @@ from functools import partial
 import numpy as np
 
 from hpcprof.analysis.explain.annotations import Scene, Times
-from hpcprof.analysis.explain.cause import (
-    Candidate,
-    CauseDeclaration,
-    Figures,
-    PlaceRemedy,
-    Trait,
-    delays,
-)
+from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Figures, PlaceRemedy, Trait, delays
 from hpcprof.analysis.explain.edge_kinds import EdgeKind
 from hpcprof.analysis.explain.removals import stage_medians
 from hpcprof.analysis.statistics.grouped import quotient, sums_by
