@@ -477,14 +477,14 @@ def aligned_by_mpi(
         clock = one_clock([zeros[rank] for rank in same_node], needs, _SAME_CLOCK_NS)
         return [(same_node, replace(clock, of_node=True))]
     ends = {key: np.concatenate(parts) for key, parts in collectives.items()}
-    of_one_rate = {
+    same_rate = {
         key: _quickest_returns(end)
         for key, end in ends.items()
         if len(end) and {*np.frombuffer(key[1], np.int64).tolist()} <= {*(zeros or ())}
     }
-    few = {key: clocks for key, clocks in of_one_rate.items() if clocks.collectives < MIN_COLLECTIVES}
-    together = align_ends({key: [end[:, :-2]] for key, end in ends.items() if key not in of_one_rate})
-    together |= {key: clocks for key, clocks in of_one_rate.items() if key not in few}
+    few = {key: clocks for key, clocks in same_rate.items() if clocks.collectives < MIN_COLLECTIVES}
+    together = align_ends({key: [end[:, :-2]] for key, end in ends.items() if key not in same_rate})
+    together |= {key: clocks for key, clocks in same_rate.items() if key not in few}
     del collectives, ends
     aligned = with_ranks(together)
     if any(len(ranks) == len(lists.ranks) for ranks, _ in aligned):
