@@ -44,7 +44,7 @@ def repeat(
     from hpcprof.results.collect.missing import find_collected_sides
 
     a, b = find_collected_sides([*sides.values()], store, runs_dir, lambda *_: None)
-    compared = compare_runs(a, b, store)
+    compared = compare_runs(a, b, store, force=True)
     show_comparison(compared, store)
     if conclusion := compared.conclusion():
         echo(conclusion, err=True)

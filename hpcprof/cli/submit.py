@@ -210,8 +210,7 @@ def _wait_for_end(run: Run) -> JobStatus:
         echo(str(status))
         for warning in completion_warnings(run):
             echo(f"hpcprof: warning: {warning}.", err=True)
-    elif ended_by_stall(run):
-        echo(f"hpcprof: {run.id} {status}\n{stall_sentence(run)}", err=True)
     else:
-        echo("hpcprof: " + "\n".join(describe_failure(run, status)), err=True)
+        lines = [f"{run.id} {status}"] if ended_by_stall(run) else describe_failure(run, status)
+        echo("hpcprof: " + "\n".join(filter(None, [*lines, stall_sentence(run)])), err=True)
     return status

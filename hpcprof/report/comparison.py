@@ -163,7 +163,7 @@ class Comparison(InNotebooks):
         """Return the metrics without what the rest of the text says: facts that differ, and no statistics."""
         reason = self.table.reasons.get(WHOLE_RUN, "")
         for fact in self.differing:
-            sentence = f"{fact.name} differs: {fact.in_words('a', 'b')}"
+            sentence = f"{fact.name} differs: {fact.in_words('A', 'B')}"
             reason = reason.replace(f"{sentence}; ", "").removesuffix(sentence).rstrip("; ")
         table = replace(self.table, reasons={WHOLE_RUN: reason} if reason else {})
         if not table.rows or not table.rows[0]["verdict"].endswith(NO_STATISTICS):

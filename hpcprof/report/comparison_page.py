@@ -95,7 +95,7 @@ def _metrics_table(compared: Comparison) -> PageTable:
     table = _table(compared.analysis, compared.table)
     for column in table.data["columns"] if table.data else ():
         if column["name"] == "metric":
-            column["texts"] = [metric_label(row["metric"]) for row in compared.table.rows]
+            column["values"] = [metric_label(row["metric"]) for row in compared.table.rows]
         elif column["name"] in ("a", "b"):
             values = zip(compared.table.rows, column["values"], strict=False)
             column["texts"] = [format_value(row["metric"], value) for row, value in values]

@@ -136,7 +136,7 @@ def _export_aligned(
             if messages is not None:
                 messages = replace(messages, start=clocks.to_common(rank, messages.start))
             write(_events(clocks.on_common(rank, timelines.read(rank)), rank, base, messages))
-    exported.notes.append(f"{path.name}: {clocks.note()}")
+    exported.notes += [f"{path.name}: {note}" for note in clocks.notes()]
 
 
 def _export_by_utc(timelines: Timelines, zeros: Mapping[int, _Zero], path: Path, exported: Exported) -> None:

@@ -43,7 +43,7 @@ MAX_RANKS = 1_000_000
 _MAX_ATTEMPTS = 100_000
 """Maximum number of starts of a job; a number above it is damage."""
 
-_LISTED_RUNS = 12
+_LISTED_RUNS = 3
 _GIT_SECONDS = 10.0
 _SAFE_ID = re.compile(r"(?!\.{1,2}$)[^/\0-\x1f]{1,250}")
 _MEMBER = re.compile(r"(?P<sweep>.+-[0-9a-f]{4})\.\d+")
@@ -478,7 +478,7 @@ def find_run(reference: str, runs: Path, other_names: Sequence[str] = ()) -> Run
     if not (ids or other_names):
         sentence = f"unknown run {reference!r}: there is no such file or folder, and no run in {runs}."
         raise UsageError(sentence)
-    where = f" (there is no such file or folder, and no such run in {runs})"
+    where = f" (there is no such file or folder, and hpcprof list shows no such run in {runs})"
     raise unknown("run", reference, dict.fromkeys([*ids, *other_names]), where, listed=_LISTED_RUNS)
 
 

@@ -156,13 +156,20 @@ def _start_time(run: Run) -> float:
 def describe_live_steps(run: Run, now: float | None = None) -> str:
     """Return the progress of the ranks, and warnings; without ``now`` (s since 1970) the job has ended."""
     steps = read_live_steps(run)
+    progress = live_progress(run, steps, now is not None)
+    warnings = [] if now is None else step_warnings(steps, now)
+    return f"{progress}. {' '.join(warnings)}" if warnings else progress
+
+
+def live_progress(run: Run, steps: Mapping[int, LiveSteps], running: bool) -> str:
+    """Return the progress of the ranks of a run, whose live steps are ``steps``; empty without any."""
     last = [lines[-1] for lines in steps.values()]
     if not last:
         return ""
     low, high = (limit(line.step for line in last) for limit in (min, max))
     where = f"step {high}" if low == high else f"steps {low} to {high}"
     # A running job is described by its last lines, an ended job by all lines.
-    if now is None and (whole := noted_step_time(run)):
+    if not running and (whole := noted_step_time(run)):
         takes = (
             f"{format_ns(whole.elapsed_ns)} a step ({whole.words}; median about {format_ns(whole.p50_ns)})"
         )
@@ -170,9 +177,7 @@ def describe_live_steps(run: Run, now: float | None = None) -> str:
         wall = typical_step_ns(line for lines in steps.values() for line in lines)
         most = max(sum(line.steps for line in lines) for lines in steps.values())
         takes = f"now {format_ns(wall)} a step (median of the last {counted(most, 'step')})"
-    progress = f"{where} on {counted(len(last), 'rank')}, {takes}{_trend(run)}{_memory(steps)}"
-    warnings = [] if now is None else step_warnings(steps, now)
-    return f"{progress}. {' '.join(warnings)}" if warnings else progress
+    return f"{where} on {counted(len(last), 'rank')}, {takes}{_trend(run)}{_memory(steps)}"
 
 
 def _memory(steps: Mapping[int, LiveSteps]) -> str:

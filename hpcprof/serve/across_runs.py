@@ -129,14 +129,18 @@ def comparisons(catalogue: Catalogue, run: Run) -> list[tuple[str, str]]:
 def change(catalogue: Catalogue, run: Run) -> tuple[str, str] | None:
     """Return a sentence on the change of the step since the earlier run, and the comparison's address."""
     listing = catalogue.listing()
-    steps = {line.listed.run: line.listed.step_ns for line in listing.runs}
     earlier = listing.alike(run.id)[1]
-    after, before = steps.get(run.id), steps.get(earlier) if earlier else None
-    if earlier is None or not after or not before:
+    lines = {line.listed.run: line.listed for line in listing.runs}
+    if earlier is None:
         return None
-    percent = 100.0 * (after / before - 1.0)
-    times = f"{format_ns(after)} instead of {format_ns(before)} a step ({percent:+.1f} %)"
-    return f"Since the earlier run {earlier}: {times}.", compare_address([earlier], run.id)
+    now, then = lines[run.id], lines[earlier]
+    # A profiler adds to steps, and records few of them.
+    if not now.step_ns or not then.step_ns or now.profiler != then.profiler:
+        return None
+    percent = 100.0 * (now.step_ns / then.step_ns - 1.0)
+    times = f"{format_ns(now.step_ns)} instead of {format_ns(then.step_ns)} a step ({percent:+.1f} %)"
+    other = "" if now.command == then.command else ", whose command was another"
+    return f"Since the earlier run {earlier}{other}: {times}.", compare_address([earlier], run.id)
 
 
 def compare_address(baseline: Sequence[str], candidate: str) -> str:

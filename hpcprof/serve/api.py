@@ -19,7 +19,7 @@ from hpcprof.common.units import capitalized, visible
 from hpcprof.report.facts import facts
 from hpcprof.results.collect.stalls import stall_sentence
 from hpcprof.runs.directory import Run, log_files
-from hpcprof.runs.live_steps import read_live_steps, step_warnings
+from hpcprof.runs.live_steps import live_progress, read_live_steps, step_warnings
 from hpcprof.serve.catalogue import Filters
 from hpcprof.serve.context import as_csv, as_json, contents_of, reader_of, served, table_of
 from hpcprof.serve.tiles import chosen_ranks, is_rank
@@ -155,6 +155,7 @@ def live_state(
     steps = read_live_steps(run)
     return {
         "steps": msgspec.to_builtins(steps, str_keys=True),
+        "progress": capitalized(live_progress(run, steps, running)),
         "warnings": [
             *([capitalized(stall)] if running and (stall := stall_sentence(run)) else []),
             *step_warnings(steps, (now or time.time()) if running else 0.0),

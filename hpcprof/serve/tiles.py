@@ -152,7 +152,7 @@ class RunTiles:
         is_sampled = len(ranks) > _MAX_FULL_RANKS
         tracks = self._tracks([ranks[0], ranks[len(ranks) // 2], ranks[-1]]) if is_sampled else []
         return {
-            "notes": [clocks.note()],
+            "notes": clocks.notes(),
             "start": 0,
             "end": extent.length,
             "tracks": tracks,

@@ -220,7 +220,7 @@ def _estimate_decider(
     submitted = [run.submitted for run in against], [run.submitted for run in runs]
     if (pairs := turns(*submitted)) and None not in (*sides.a, *sides.b):
         pos_a, pos_b = (np.array(places_of_side) for places_of_side in zip(*pairs, strict=True))
-        notes = [f"the runs took turns, so they are {len(pairs)} pairs in {name}"]
+        notes = [f"the runs took turns, so they are {len(pairs)} pairs"]
         if enough:
             notes.append(f"{len(before)} earlier runs of the baseline tell only the noise")
         estimate = paired_estimate(a[pos_a], b[pos_b], noise_of(before) if enough else None)

@@ -44,7 +44,7 @@ def differences(
 def describe_differences(
     a: Sequence[RunData],
     b: Sequence[RunData],
-    labels: tuple[str, str] = ("a", "b"),
+    labels: tuple[str, str] = ("A", "B"),
     expected: Collection[str] = (),
 ) -> list[str]:
     """Return sentences about the differences between two sides of runs, and within a side.

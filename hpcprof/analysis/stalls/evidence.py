@@ -249,8 +249,10 @@ def _number_text(waited: WaitedFor) -> str:
 
 
 def _side(side: Side) -> str:
-    where = f" in {place_name(side.where)}" if side.where is not None else ""
-    return f"{named_ranks(side.ranks, most=_MAX_SHOWN)} {side.name}{_sizes(side.sizes)}{where}"
+    place = place_name(side.where) if side.where is not None else ""
+    # Without a known call, the place is its name too.
+    name = f" {side.name}{_sizes(side.sizes)}" if side.name != place else ""
+    return f"{named_ranks(side.ranks, most=_MAX_SHOWN)}{name}{f' in {place}' if place else ''}"
 
 
 def _sizes(shapes: tuple[tuple[int, ...], ...]) -> str:

@@ -118,7 +118,7 @@ def _busiest(times: Mapping[int, float]) -> tuple[int, float] | None:
 
 def _own_time_sentence(times: Mapping[int, float]) -> str:
     if len(times) == 1:
-        return f"{format_ns(next(iter(times.values())))} of its own"
+        return f"{format_ns(next(iter(times.values())))} without waiting for others"
     busiest = _busiest(times)
     if busiest is None:
         return "the ranks work equally long"

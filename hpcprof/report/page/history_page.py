@@ -93,7 +93,10 @@ def _table(
 ) -> PageTable:
     """Return the runs of histories, the newest first, with the value in the unit of its metric."""
     rows = [dict(zip(COLUMNS, row, strict=True)) for row in reversed(plain_rows(histories))]
-    table = page_table(name, visible(title), _COLUMNS, rows, "hpcprof history --format csv")
+    # The page has one metric, and the heading of a table the setup of its only history.
+    of_heading = {"metric", "setup"} if len(histories) == 1 else {"metric"}
+    columns = [column for column in _COLUMNS if column.name not in of_heading]
+    table = page_table(name, visible(title), columns, rows, "hpcprof history --format csv")
     for column in table.data["columns"] if table.data else ():
         if column["name"] == "value":
             column["texts"] = [format_value(histories[0].metric, value) for value in column["values"]]

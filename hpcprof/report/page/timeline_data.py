@@ -151,7 +151,7 @@ def timeline_data(run: Run, store: Store, budget: int = PAGE_BUDGET_BYTES) -> di
             missing.append(str(error))
     if not ranks_shown:
         return _empty_timeline(missing[0])
-    notes = [clocks.note(), *note, *missing]
+    notes = [*clocks.notes(), *note, *missing]
     if not whole:
         notes.append(_CHOSEN_STEPS_NOTE)
     nodes = read_telemetry(run.path) if clocks.start_utc_ns is not None else []

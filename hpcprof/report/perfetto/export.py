@@ -481,7 +481,7 @@ def export_trace(
                 packed.writelines(source.packets(rank, timeline, steps))
     except OSError as error:
         raise HpcprofError(f"cannot write to {folder}: {error.strerror}.") from None
-    return Exported([path], [*notes, source.clocks.note()])
+    return Exported([path], [*notes, *source.clocks.notes()])
 
 
 class _Source:

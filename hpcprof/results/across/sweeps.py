@@ -38,10 +38,10 @@ class SweepPoint(msgspec.Struct, frozen=True):
         step = format_ns(self.elapsed_ns) if self.elapsed_ns else "–"
         job = format_ns(1e9 * self.duration_s) if self.duration_s else "–"
         ratio = f"{self.ratio:.2f} x" if self.ratio else ""
-        return self.parameters, step, job, ratio, "best" * self.is_best
+        return self.parameters, step, job, ratio, "shortest" * self.is_best
 
 
-HEADERS = ("parameters", "elapsed per step", "job", "of the best", "")
+HEADERS = ("parameters", "elapsed per step", "job", "of the shortest", "")
 
 
 def sweep_points(runs: Sequence[Run], store: Store) -> list[SweepPoint]:

@@ -39,6 +39,7 @@ from hpcprof.profiles.readers.otf2 import EZTRACE_NAME
 from hpcprof.results.collect.profile_ranks import ranks_by_name
 from hpcprof.results.store.analysis_table import ANALYSIS_VERSION
 from hpcprof.runs.directory import MANIFEST, Run, adopted_id, has_manifest, open_run, typed_name
+from hpcprof.runs.job_name import JAX_MODULES, imported_modules, runs_python
 from hpcprof.submit.runs.failures import profiler_complaint
 
 if TYPE_CHECKING:  # a job is submitted without what reads a database
@@ -426,8 +427,16 @@ def why_unprofiled(run: Run) -> str:
 
 def unprofiled_sentence(run: Run) -> str:
     """Return why a run has no profile, or how to profile it if it had no profiler, without a full stop."""
-    missing = run.manifest is not None and run.manifest.job.profiled_ranks and why_unprofiled(run)
-    return missing or "the run was not profiled (hpcprof run --profiler auto shows where its time goes)"
+    job = run.manifest.job if run.manifest is not None else None
+    if job is not None and job.profiled_ranks and (missing := why_unprofiled(run)):
+        return missing
+    how = "auto shows where its time goes"
+    if job is not None and job.workload is None and runs_python(job.arguments):
+        modules = imported_modules(job.arguments, job.directory)
+        if modules.isdisjoint({"torch", "mpi4py", *JAX_MODULES}):
+            # No profiler fits a program with neither, and the modules of the script may import them.
+            how = "torch or jax shows where the time goes of a program that uses PyTorch or JAX"
+    return f"the run was not profiled (hpcprof run --profiler {how})"
 
 
 _MISSING_FUNCTIONS = {

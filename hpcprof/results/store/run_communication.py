@@ -112,10 +112,10 @@ class RunClocks:
         """Return the maximum error in ns of a rank's times on the common clock; None if it is unknown."""
         return round(self.errors[rank]) if rank in self.errors else None
 
-    def note(self) -> str:
-        """Return a sentence about the alignment of the clocks."""
+    def notes(self) -> list[str]:
+        """Return a sentence about the alignment of the clocks of several ranks."""
         if len(self.clocks) < 2:
-            return "A single rank needs no aligned clock."
+            return []
         most = max((self.errors[rank] for rank in self._clock_order(ClockSource.COMMUNICATION)), default=0.0)
         how = {
             ClockSource.COMMUNICATION: f"are aligned by their communication to {format_ns(round(most))}",
@@ -128,7 +128,7 @@ class RunClocks:
             if ranks := self._clock_order(source):
                 suffix = "" if len(ranks) == len(self.clocks) else f" of {named_ranks(ranks)}"
                 parts.append(f"the clocks{suffix} {text}")
-        return f"{'; '.join(parts)}.".capitalize().replace("utc", "UTC")
+        return [f"{'; '.join(parts)}.".capitalize().replace("utc", "UTC")]
 
     def _clock_order(self, source: ClockSource) -> list[int]:
         return [rank for rank, source_of_rank in sorted(self.sources.items()) if source_of_rank is source]

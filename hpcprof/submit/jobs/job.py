@@ -19,6 +19,7 @@ from hpcprof.common.masking import masked_targets
 from hpcprof.common.units import parse_memory
 from hpcprof.runs.job import Job as Job
 from hpcprof.submit.jobs.walltime import (
+    AUTO_STALL,
     parse_leftover_grace,
     parse_signal,
     parse_stall_timeout,
@@ -257,8 +258,9 @@ class JobSpec:
         words=Words.RUNS,
     )
     stall_timeout: str | None = _option(
-        "Time without progress of any rank after which the run counts as stalled: 12s, 10m, 1h or off.",
-        default="10m",
+        "Time without progress of any rank after which the run counts as stalled: 12s, 10m, 1h, off, or "
+        "auto: 10m, but at most half of the time limit.",
+        default=AUTO_STALL,
         metavar="TIME",
         parse=parse_stall_timeout,
     )

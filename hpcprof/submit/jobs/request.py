@@ -17,6 +17,7 @@ from hpcprof.submit.jobs.explain import origins_named
 from hpcprof.submit.jobs.job import OPTIONS, JobSpec
 from hpcprof.submit.jobs.merge import merged, site_of
 from hpcprof.submit.jobs.presence import profiler_at
+from hpcprof.submit.jobs.walltime import AUTO_STALL, default_stall_timeout
 from hpcprof.submit.jobs.workers import launchers_within, workers_of
 from hpcprof.submit.profilers import find_profiler
 from hpcprof.submit.profilers.base import NONE, target_of
@@ -79,6 +80,8 @@ def _make_job(site: Site, spec: JobSpec, draft: bool) -> Job:
             "notify": _notify_names(spec, site.host),
         }
     )
+    if spec.stall_timeout in (None, AUTO_STALL):
+        job = msgspec.structs.replace(job, stall_timeout=default_stall_timeout(job.walltime))
     if job.gpus_per_rank is None and (queue := site.queues.get(job.queue)):
         job = msgspec.structs.replace(job, gpus_per_rank=queue.gpus_per_rank)
     if job.workload is None and job.ranks_per_node == 1:

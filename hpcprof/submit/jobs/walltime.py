@@ -25,7 +25,8 @@ def parse_walltime(text: str) -> int:
     ``D-HH:MM:SS``. A bare number and two numbers are refused: ``90`` is minutes to Slurm and LSF and seconds
     to PBS, and ``30:00`` is minutes and seconds to Slurm and PBS and hours and minutes to LSF.
     """
-    seconds = _seconds(text)
+    # Zero is zero in all units.
+    seconds = 0 if text.strip("0") == "" != text else _seconds(text)
     if seconds is None:
         raise UsageError(f"walltime {text!r} {_why_no_time(text)}.")
     if seconds == 0:
@@ -55,16 +56,26 @@ def _seconds(text: str) -> int | None:
     return (hours * 60 + part.get("minutes", 0)) * 60 + part.get("seconds", 0)
 
 
-_SHORTEST_STALL = 10
+AUTO_STALL = "auto"
+"""The stall timeout that follows from the time limit."""
+_SHORTEST_STALL, _DEFAULT_STALL = 10, 600
+
+
+def default_stall_timeout(walltime: int) -> int:
+    """Return the stall timeout in s of a job with a time limit in s, so that a stall comes before the limit.
+
+    Ranks that poll are looked at for half of the timeout more.
+    """
+    return max(_SHORTEST_STALL, min(_DEFAULT_STALL, walltime // 2))
 
 
 def parse_stall_timeout(text: str) -> int:
-    """Return the seconds without progress after which a run is stalled, 0 for ``off``."""
-    if text == "off":
-        return 0
+    """Return the seconds without progress after which a run is stalled; 0 for ``off``."""
+    if text in ("off", AUTO_STALL):
+        return 0 if text == "off" else _DEFAULT_STALL
     seconds = _seconds(text)
     if seconds is None:
-        wrong = "is not a time: write units such as 600s, 10m or 1h, HH:MM:SS, or off"
+        wrong = "is not a time: write units such as 600s, 10m or 1h, HH:MM:SS, off, or auto"
         raise UsageError(f"--stall-timeout {text!r} {wrong}.")
     if seconds < _SHORTEST_STALL:
         raise UsageError(f"--stall-timeout {text}: the shortest is {_SHORTEST_STALL}s.")

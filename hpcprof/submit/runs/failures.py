@@ -63,7 +63,8 @@ _JOB_ERRORS = 200
 """The lines of the errors of job.sh that are looked at."""
 
 
-_KILLED_CODES = {_SIGNAL_BASE + number for number in (signal.SIGTERM, signal.SIGKILL)}
+_TERMINATED = _SIGNAL_BASE + signal.SIGTERM
+_KILLED_CODES = {_TERMINATED, _SIGNAL_BASE + signal.SIGKILL}
 _KILLED_NOTE = "left no exit code (it was killed)"
 _LOADER = "data_loader"
 _MAX_SILENT_RANKS = 1000
@@ -210,7 +211,15 @@ def failed_ranks(run: Run) -> list[RankFailure]:
             else replace(failure, cause=job_cause)
             for failure in explained
         ]
-    return _culprit_first(run, [*explained, *_failed_workers(run, explained)], lost)
+    failures = [*explained, *_failed_workers(run, explained)]
+    if run.state_file("terminated") is not None:
+        # The job was cancelled, or ended at its limit, and its ranks with it.
+        failures = [
+            failure
+            for failure in failures
+            if failure.first or (failure.exit_code != _TERMINATED and failure.how != _KILLED_NOTE)
+        ]
+    return _culprit_first(run, failures, lost)
 
 
 def _failed_workers(run: Run, failures: Sequence[RankFailure]) -> Iterator[RankFailure]:

@@ -35,8 +35,9 @@ def test_the_job_of_the_baseline_takes_turns_and_must_be_another_one(
         submitted.append(job.directory)
         return SimpleNamespace(id=str(len(submitted)))
 
-    def compare_runs(a: list[str], b: list[str], *_: Any) -> Any:
-        assert (a, b) == (["1", "4"], ["2", "3"])
+    def compare_runs(a: list[str], b: list[str], _: Any, force: bool) -> Any:
+        # The two programs may have different names: whoever names both sides means to compare them.
+        assert (a, b, force) == (["1", "4"], ["2", "3"], True)
         return SimpleNamespace(conclusion=lambda: "slower")
 
     monkeypatch.setattr("hpcprof.submit.sites.model.recorded_site", lambda _: "site")

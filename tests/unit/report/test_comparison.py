@@ -103,7 +103,7 @@ def test_a_regression_with_other_clocks_says_that_first(tmp_path: Path) -> None:
 def test_the_metrics_repeat_neither_a_fact_that_differs_nor_that_there_are_no_statistics() -> None:
     few = compared("one run each: no statistics")
     fact = Difference("arguments", ("a; b",), ("c",))
-    reason = "clocks; arguments differs: a; b in a, c in b; some steps take longer"
+    reason = "clocks; arguments differs: a; b in A, c in B; some steps take longer"
     few = replace(few, differing=[fact], table=replace(few.table, reasons={-1: reason}))
     analysis, table = few.metrics_to_show()
     assert analysis.shown_columns == ("metric", "a", "b", "ratio")

@@ -264,7 +264,7 @@ def test_a_mistyped_file_is_no_run_and_a_long_list_of_runs_is_cut(tmp_path: Path
     sentence = str(ambiguous("2026", [f"2026-{number:02}" for number in range(20)]))
     assert sentence == (
         "run '2026' is ambiguous: it matches "
-        f"{', '.join(f'2026-{number:02}' for number in range(8, 20))} and 8 more."
+        f"{', '.join(f'2026-{number:02}' for number in range(17, 20))} and 17 more."
     )
     with pytest.raises(UsageError, match=f"^{re.escape(no_runs(tmp_path))}$"):
         find_run("last", tmp_path)

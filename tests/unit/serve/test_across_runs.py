@@ -162,7 +162,17 @@ def test_a_run_is_compared_with_the_earlier_one_and_its_baselines(
         "Since the earlier run run02: 9.000 ms instead of 12.00 ms a step (-25.0 %).",
         "/compare?baseline=run02&candidate=run01",
     )
-    listed[1] = msgspec.structs.replace(listed[1], command="train --batch 8")
+    first = listed[1]
+    listed[1] = msgspec.structs.replace(first, profiler="nsys")
+    assert change(Catalogue(tmp_path, None, store), made[0]) is None
+    # Of the two earlier runs, none has the same command.
+    listed[0] = msgspec.structs.replace(listed[0], command="train --new")
+    listed[1] = first
+    assert "run02, whose command was another: 9.000 ms" in str(
+        change(Catalogue(tmp_path, None, store), made[0])
+    )
+    listed[0] = msgspec.structs.replace(listed[0], command=first.command)
+    listed[1] = msgspec.structs.replace(first, command="train --batch 8")
     (earlier, *_) = comparisons(Catalogue(tmp_path, None, store), made[0])
     assert earlier == ("the earlier run run03", "/compare?baseline=run03&candidate=run01")
     listed[0] = msgspec.structs.replace(listed[0], state="running")
@@ -180,8 +190,8 @@ def test_a_sweep_is_one_table_by_parameter_with_its_best_point(tmp_path: Path) -
         page = client.get("/sweeps/20261121-020000-train-0abc").text
         grouped = client.get("/runs?group=sweep").text
         assert client.get("/sweeps/none").status_code == 404
-    best, other = sorted(re.findall(r"<tr><td>.*?</tr>", page), key=len, reverse=True)
-    assert "<strong>size=8</strong>" in best and "<strong>best</strong>" in best
+    best, other = sorted(re.findall(r"<tr><td .*?</tr>", page), key=len, reverse=True)
+    assert "<strong>size=8</strong>" in best and "<strong>shortest</strong>" in best
     assert "size=4" in other and "3.00 x" in other
     assert 'href="/runs/20261121-020000-train-0abc.8"' in best
     assert 'href="/sweeps/20261121-020000-train-0abc"' in grouped

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from hpcprof.common.units import capitalized
+from hpcprof.runs.live_steps import describe_live_steps
 from hpcprof.serve.api import LOG_BYTES, live_state, logs
 from tests.submitted_run import MakeRun
 from tests.submitted_run import make_run as make_run
@@ -29,7 +31,8 @@ def test_an_ended_job_is_not_said_to_hang(make_run: MakeRun) -> None:
     line = '{"time": 1000, "step": 3, "steps": 2, "wall_ns": 9, "max_ns": 9}\n'
     (run.path / "state/steps/rank00000.jsonl").write_text(line)
     assert live_state(run, now=2000.0)["warnings"] == ["No rank has ended a step for 1000 s."]
-    assert live_state(run, running=False, now=2000.0)["warnings"] == []
+    ended = live_state(run, running=False, now=2000.0)
+    assert (ended["warnings"], ended["progress"]) == ([], capitalized(describe_live_steps(run)))
 
 
 def test_of_a_long_log_whole_lines_of_the_end_are_shown(make_run: MakeRun) -> None:

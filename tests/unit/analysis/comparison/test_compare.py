@@ -411,10 +411,10 @@ def test_what_the_runs_differ_in_is_said() -> None:
     a = run("a", own=[1], parameters={"batch_size": 1, "seed": 0})
     b = run("b", own=[1], parameters={"batch_size": 2, "seed": 0}, facts={"GPU": "NVIDIA A100"})
     reason = compare([b], [a]).reason
-    assert "GPU differs: NVIDIA H200 in a, NVIDIA A100 in b" in reason
-    assert "parameter batch_size differs: 1 in a, 2 in b" in reason
+    assert "GPU differs: NVIDIA H200 in A, NVIDIA A100 in B" in reason
+    assert "parameter batch_size differs: 1 in A, 2 in B" in reason
     assert "seed" not in reason
-    assert "the repeats in b differ in GPU" in compare([a, b], [a, a]).reason
+    assert "the repeats in B differ in GPU" in compare([a, b], [a, a]).reason
     assert compare([a], [a]).reason == ""
 
 

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from hpcprof.analysis.stalls.evidence import ProcessState, RankEvidence, Stall, StallKind, describe
+from hpcprof.analysis.stalls.evidence import (
+    Place,
+    ProcessState,
+    RankEvidence,
+    Side,
+    Stall,
+    StallKind,
+    WaitedFor,
+    describe,
+)
 from hpcprof.analysis.stalls.verdict import judge
 from hpcprof.profiles.readers.flight_recorder import CodeLine, Entered, FlightRecord
 from hpcprof.profiles.readers.native_stacks import NativeStack
@@ -311,4 +320,13 @@ def test_ranks_in_one_place_wait_for_nobody() -> None:
     assert (found.kind, found.ranks, found.waiting) == (StallKind.NEVER_CAME, (0, 1), ())
     assert describe(found) == (
         "Ranks 0, 1 do not go on in main (solver.c:7), and no rank is seen to wait for another."
+    )
+
+
+def test_a_rank_without_a_known_call_is_told_once_with_its_place() -> None:
+    where = Place(0, "main", "/home/me/t.py", 7)
+    sides = (Side((0,), "main (t.py:7)", (), where), Side((1,), "MPI_Recv", (), where))
+    stall = Stall(StallKind.DESYNCHRONIZED, (0,), (1,), WaitedFor("MPI_Recv", 0, "", (), sides))
+    assert describe(stall) == (
+        "The ranks are in different calls: rank 0 in main (t.py:7); rank 1 MPI_Recv in main (t.py:7)."
     )

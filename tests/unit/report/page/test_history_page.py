@@ -68,5 +68,8 @@ def test_series_of_one_run_share_a_table_and_a_sentence_says_what_is_apart() -> 
     page = html_history([replace(HISTORY, apart={"batch": "8"}), *single])
     columns = {column["name"]: column for column in rows_of(page, "history-single")["columns"]}
     assert [column["values"] for name, column in columns.items() if name == "run"] == [["r1", "r1"]]
+    # The heading of a table has the setup of a single history, and that of the page the metric.
+    assert ["setup" in columns, "metric" in columns] == [True, False]
+    assert "setup" not in {column["name"] for column in rows_of(page, "history-1")["columns"]}
     assert "3 series, because runs differ in batch (8, 16, 32)." in page
     assert "of one run, " not in page

@@ -126,7 +126,7 @@ def test_ranks_without_communication_follow_the_utc_times(
         assert own is not None
         assert clocks.to_common(rank, np.array([5])).tolist() == [own - zero + 5]
         assert clocks.uncertainty_ns(rank) == (0 if rank == 0 else None)
-    assert clocks.note() == (
+    assert clocks.notes()[0] == (
         "The clocks are aligned by the UTC times of their profiles, to an unknown precision."
     )
 
@@ -151,7 +151,7 @@ def test_a_rank_without_communication_and_utc_starts_its_first_step_with_the_oth
     parts = dict(zip(firsts.index.tolist(), firsts.tolist(), strict=True))
     first = {rank: int(clocks.to_common(rank, np.array([start]))[0]) for rank, start in parts.items()}
     assert first[1] == min(start for rank, start in first.items() if rank != 1)
-    assert clocks.note().endswith(
+    assert clocks.notes()[0].endswith(
         "; the clocks of rank 1 are unknown, so that each rank's first step starts with that of the others."
     )
 
@@ -161,4 +161,4 @@ def test_the_uncertainty_of_aligned_clocks_has_a_unit_for_its_size() -> None:
     clock = RankClock(zero=0, base=0, moment=still, ahead=still, rate=0.0)
     sources = dict.fromkeys((0, 1), ClockSource.COMMUNICATION)
     clocks = RunClocks({0: clock, 1: clock}, sources, {0: 0.0, 1: 10_278_000.0})
-    assert clocks.note() == "The clocks are aligned by their communication to 10.28 ms."
+    assert clocks.notes()[0] == "The clocks are aligned by their communication to 10.28 ms."

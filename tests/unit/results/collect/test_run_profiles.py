@@ -163,3 +163,20 @@ def test_a_run_without_profiles_is_waited_for_until_it_has_ended(
     monkeypatch.setattr(polling, "poll", lambda *_: {run.id: status})
     with pytest.raises(HpcprofError, match=f"^{run.id}{says}"):
         collect(run, open_store(None, tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("imported", "profiler"),
+    [("numpy", "torch or jax shows"), ("torch", "auto shows"), ("mpi4py", "auto shows")],
+)
+def test_the_hint_how_to_profile_names_no_profiler_that_refuses_the_program(
+    imported: str, profiler: str, make_run: MakeRun
+) -> None:
+    run = make_run()
+    (run.path / "t.py").write_text(f"import {imported}\n")
+    assert run.manifest is not None
+    job = msgspec.structs.replace(
+        run.manifest.job, workload=None, arguments=["python", "t.py"], directory=str(run.path)
+    )
+    run = Run(run.id, run.path, msgspec.structs.replace(run.manifest, job=job))
+    assert f"(hpcprof run --profiler {profiler}" in run_profiles.unprofiled_sentence(run)

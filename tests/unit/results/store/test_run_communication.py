@@ -96,7 +96,7 @@ def test_what_a_collect_kept_is_read_and_not_computed_again(
     row = store.run(RUN)
     assert row is not None
     again = run_communication(Run(RUN, Path(row.path)), store)
-    assert again.clocks.note() == kept.clocks.note() and again.parts == kept.parts
+    assert again.clocks.notes() == kept.clocks.notes() and again.parts == kept.parts
     stamps = np.array([10**15, 10**18])
     for rank in range(RANKS):
         assert again.clocks.to_common(rank, stamps).tolist() == kept.clocks.to_common(rank, stamps).tolist()

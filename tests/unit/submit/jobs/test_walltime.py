@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hpcprof.common.errors import UsageError
 from hpcprof.submit.jobs.walltime import (
     capture_lead,
+    default_stall_timeout,
     early_signal,
     format_walltime,
     parse_leftover_grace,
@@ -48,7 +49,7 @@ def test_a_walltime_is_read_as_its_seconds(text: str, seconds: int) -> None:
         ),
         *((text, "is not a time: write HH:MM:SS") for text in ("", "1:90:00", "1:00:61", "-1:00:00", "m")),
         *((text, "is not a time: write HH:MM:SS") for text in ("1-", "12h1d", "UNLIMITED")),
-        ("0:00:00", "is zero"),
+        *((text, "is zero") for text in ("0:00:00", "0")),
         pytest.param("9" * 5000 + "h", "is not a time", id="too long"),
     ],
 )
@@ -79,7 +80,7 @@ def test_profilers_stop_a_twentieth_ahead_of_the_limit_with_a_least_and_a_most(
     assert capture_lead(walltime) == lead
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("off", 0), ("600s", 600), ("0:10:00", 600), ("1h", 3600)])
+@pytest.mark.parametrize(("text", "seconds"), [("off", 0), ("auto", 600), ("600s", 600), ("1h", 3600)])
 def test_a_stall_timeout_is_written_as_a_walltime_is(text: str, seconds: int) -> None:
     assert parse_stall_timeout(text) == seconds
 
@@ -131,3 +132,8 @@ def test_the_signal_before_the_limit_is_that_of_the_job_or_of_a_directive(
     signal: str, directive: str, name: str
 ) -> None:
     assert early_signal(signal, ["--exclusive", directive]) == name
+
+
+@pytest.mark.parametrize(("walltime", "seconds"), [(3600, 600), (900, 450), (240, 120), (12, 10)])
+def test_a_stall_comes_before_the_limit(walltime: int, seconds: int) -> None:
+    assert default_stall_timeout(walltime) == seconds

@@ -636,3 +636,12 @@ def test_a_secret_of_several_lines_is_masked_in_what_a_launcher_said(tmp_path: P
     lines = describe_failure(run, JobStatus(JobState.FAILED, "exit code 1", 1))
     assert "fatal: no nodes" in lines[1]
     assert "cannot" not in "".join(lines)
+
+
+def test_ranks_that_end_with_their_job_have_not_failed(tmp_path: Path) -> None:
+    run = make_run(tmp_path, ranks=3)
+    for rank, code in {0: 143, 2: 1}.items():
+        (tmp_path / f"state/rank{rank:05d}.exit").write_text(f"{code}\n")
+    (tmp_path / "logs/rank00001.out").touch()
+    (tmp_path / "state/terminated").write_text("TERM\n")
+    assert [str(failure) for failure in failed_ranks(run)] == ["rank 2: exit code 1"]

@@ -1,5 +1,5 @@
 // The page of a running job: asks for its state every two seconds while the page is in sight.
-import { bytes, duration } from "../units.js";
+import { duration } from "../units.js";
 
 const PAUSE = 2000;
 const MOST_ROWS = 20;
@@ -44,10 +44,10 @@ class Live {
     if (said.textContent !== text) said.textContent = text;
   }
 
-  #show({ state, reason, steps, warnings, logs }) {
+  #show({ state, reason, steps, progress, warnings, logs }) {
     this.#say([state, reason].filter((text) => text).join(": "));
     this.#part("warnings").replaceChildren(...warnings.map((text) => make("p", text, "warning")));
-    this.#showSteps(steps);
+    this.#showSteps(steps, progress);
     const shown = this.#part("logs");
     logs = logs.filter(({ text }) => text);
     const open = new Map([...shown.querySelectorAll("pre")].map((pre) => [pre.dataset.name, atEnd(pre)]));
@@ -57,7 +57,7 @@ class Live {
     for (const pre of shown.querySelectorAll("pre")) if (open.get(pre.dataset.name) ?? true) pre.scrollTop = pre.scrollHeight;
   }
 
-  #showSteps(steps) {
+  #showSteps(steps, progress) {
     const ranks = Object.entries(steps).map(([rank, lines]) => ({ rank: Number(rank), lines, last: lines.at(-1) }));
     const section = this.#part("steps");
     section.hidden = ranks.length === 0;
@@ -69,15 +69,7 @@ class Live {
         this.history.get(second).push(line.wall_ns);
       }
     }
-    const walls = ranks.map(({ last }) => last.wall_ns);
-    const low = Math.min(...ranks.map(({ last }) => last.step));
-    const high = Math.max(...ranks.map(({ last }) => last.step));
-    const where = low === high ? `Step ${low}` : `Steps ${low} to ${high}`;
-    const count = ranks.length === 1 ? "1 rank" : `${ranks.length} ranks`;
-    const fullest = ranks.reduce((most, one) => (one.last.reserved_bytes > most.last.reserved_bytes ? one : most));
-    const { allocated_bytes: allocated, reserved_bytes: reserved } = fullest.last;
-    const memory = reserved ? ` GPU memory up to ${bytes(allocated)} allocated, ${bytes(reserved)} reserved (rank ${fullest.rank}).` : "";
-    section.querySelector("p").textContent = `${where} on ${count}, median ${duration(middle(walls))} a step.${memory}`;
+    section.querySelector("p").textContent = `${progress}.`;
     this.#draw(section.querySelector("svg"));
     this.history.clear();
     const worst = ranks.sort((a, b) => a.last.time - b.last.time || b.last.max_ns - a.last.max_ns).slice(0, MOST_ROWS);
@@ -97,7 +89,7 @@ class Live {
     const line = document.createElementNS("http://www.w3.org/2000/svg", "polyline");
     const at = ([second, wall]) => `${(1000 * (second - first)) / Math.max(last - first, 1)},${118 - (112 * wall) / most}`;
     line.setAttribute("points", points.map(at).join(" "));
-    const said = `Median step time of the last ${last - first} s, from 0 to ${duration(most)}`;
+    const said = `Median step time of each second, for ${last - first} s; the axis reaches from 0 to ${duration(most)}`;
     svg.setAttribute("aria-label", said);
     this.#part("chart").textContent = said;
     svg.replaceChildren(line);
