@@ -211,6 +211,7 @@ def _wait_for_end(run: Run) -> JobStatus:
         for warning in completion_warnings(run):
             echo(f"hpcprof: warning: {warning}.", err=True)
     else:
-        lines = [f"{run.id} {status}"] if ended_by_stall(run) else describe_failure(run, status)
+        shown_rank = 0 if sys.stdout.isatty() else None
+        lines = [f"{run.id} {status}"] if ended_by_stall(run) else describe_failure(run, status, shown_rank)
         echo("hpcprof: " + "\n".join(filter(None, [*lines, stall_sentence(run)])), err=True)
     return status

@@ -54,7 +54,7 @@ def html_comparison(
     return render_page(
         template,
         [
-            _metrics_table(compared),
+            metrics_table(compared),
             *(_table(ACROSS_RUNS[name], table) for name, table in zip(DIFFERENCES, differences, strict=True)),
         ],
         data,
@@ -90,7 +90,7 @@ def _table(analysis: Analysis, table: AnalysisTable) -> PageTable:
     return analysis_table(analysis, table.rows, pointer, reasons(table))
 
 
-def _metrics_table(compared: Comparison) -> PageTable:
+def metrics_table(compared: Comparison) -> PageTable:
     """Return the table of the metrics, whose sides have the unit of their metric."""
     table = _table(compared.analysis, compared.table)
     for column in table.data["columns"] if table.data else ():

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from functools import singledispatch
 from html import escape
 
+import pandas as pd
 from markupsafe import Markup
 from rich.console import Console, RenderableType
 
@@ -15,6 +16,7 @@ from hpcprof.analysis.predict.pipeline import PipelinePrediction
 from hpcprof.analysis.predict.scale import ScalePrediction
 from hpcprof.common.errors import HpcprofError
 from hpcprof.report.comparison import Comparison, in_a_sentence
+from hpcprof.report.comparison_page import metrics_table
 from hpcprof.report.contents import gather
 from hpcprof.report.explanation import HIDDEN, evidence, predicted, saved
 from hpcprof.report.page.blocks import bundle
@@ -23,7 +25,6 @@ from hpcprof.report.page.page import page_environment, render_page
 from hpcprof.report.scale_prediction import pipeline_text, scale_text
 from hpcprof.report.terminal import LOSSES_TITLE
 from hpcprof.results.api import Results, RunTimeline
-from hpcprof.results.store.analysis_table import data_frame
 
 _LINE_WIDTH = 110
 """The characters in a line of what is printed."""
@@ -81,11 +82,10 @@ def _comparison(comparison: Comparison) -> str:
         comparison.conclusion(),
         *comparison.reasons,
     ]
-    rows = data_frame(comparison.analysis.columns, comparison.table.columns)[
-        [*comparison.analysis.main_columns]
-    ]
+    table = metrics_table(comparison).data
+    columns = {c["header"]: c.get("texts", c["values"]) for c in table["columns"]} if table else {}
     paragraphs = "".join(f"<p>{escape(sentence)}</p>" for sentence in sentences if sentence)
-    return f"{paragraphs}{rows.to_html(index=False)}"
+    return f"{paragraphs}{pd.DataFrame(columns).to_html(index=False)}"
 
 
 @html_of.register

@@ -158,8 +158,11 @@ def _indented(lines: Sequence[str]) -> Iterator[str]:
         yield f"  {line}" if len(line) <= _LONGEST_LINE else f"  {line[:_LONGEST_LINE]}…"
 
 
-def describe_failure(run: Run, status: JobStatus) -> list[str]:
-    """Return the lines that explain why a run did not succeed, a sentence first."""
+def describe_failure(run: Run, status: JobStatus, shown_rank: int | None = None) -> list[str]:
+    """Return the lines that explain why a run did not succeed, a sentence first.
+
+    The output of ``shown_rank`` is on the screen already.
+    """
     lines = [f"{run.id} {status}", *failures.preparation_failures(run)]
     logs = [
         line
@@ -172,7 +175,7 @@ def describe_failure(run: Run, status: JobStatus) -> list[str]:
     failed = [] if unstarted else failures.failed_ranks(run)
     lines += [unstarted] if unstarted else []
     for failure in failed[:1]:
-        lines += [str(failure), *_indented(failure.last_lines)]
+        lines += [str(failure), *(_indented(failure.last_lines) if failure.rank != shown_rank else ())]
     if full := failures.full_disk(run):
         lines.append(full)
     if complaint := failures.profiler_complaint(run):

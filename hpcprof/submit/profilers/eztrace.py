@@ -12,8 +12,8 @@ _MODULES = {"openmp": ("openmp",), "io": ("posixio",), "threads": ("pthread",)}
 """The modules of each setting."""
 
 _UNKNOWN_MPI_NOTE = (
-    "EZTrace has no module for the MPI of the program, or that is unknown: name one that eztrace_avail lists "
-    "by --profiler-option mpi=."
+    "the program loads no MPI that EZTrace has a module for, as far as its libraries show: name one that "
+    "eztrace_avail lists by --profiler-option mpi=."
 )
 
 

@@ -179,7 +179,10 @@ class Recorder(Window):
         if self._window_sentence:
             say(self._window_sentence.format(steps=self._count_text()))
         elif self._is_disabled:
-            say("no trace: the program runs the PyTorch profiler itself; hpcprof open reads its traces.")
+            say(
+                "no trace: the program runs the PyTorch profiler itself; hpcprof open reads its traces, "
+                "which a profiler with a schedule writes only if the program calls its step()."
+            )
         elif self._no_windows and not self._steps and not self._profile.exists():
             say("no trace: the program took no optimizer step, and with_stack=true records only steps.")
         elif self._steps and self._span:

@@ -526,3 +526,15 @@ def test_a_signal_decides_as_soon_as_the_output_of_the_job_has_arrived(make_run:
     (run.path / "logs").mkdir(exist_ok=True)
     (run.path / "logs/job.err").touch()
     assert status_from_record(run, None).state is JobState.CANCELLED
+
+
+def test_output_that_is_on_the_screen_is_not_repeated(make_run: MakeRun) -> None:
+    run = make_run(finished="1", started="now")
+    (run.path / "logs").mkdir(exist_ok=True)
+    for rank in (0, 1):
+        (run.path / f"logs/rank{rank:05d}.err").write_text("ValueError: x\n")
+    (run.path / "state/rank00000.exit").write_text("1\n")
+    status = JobStatus(JobState.FAILED, "exit code 1")
+    assert describe_failure(run, status, shown_rank=0)[1:] == ["rank 0: exit code 1"]
+    assert describe_failure(run, status, shown_rank=1)[1:] == ["rank 0: exit code 1", "  ValueError: x"]
+    assert describe_failure(run, status) == describe_failure(run, status, shown_rank=1)
