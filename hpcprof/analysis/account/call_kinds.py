@@ -37,6 +37,13 @@ _KINDS = (
 """The kind of a call that launches nothing, by the first pattern that its name contains."""
 
 
+STREAM_ORDERED = re.compile(r"(Malloc|Alloc)(FromPool)?Async")
+"""Allocations from a pool, which cost little unless the pool has to map memory first."""
+
+MIN_MAPPING_NS = 20_000
+"""Minimum time in ns of a `STREAM_ORDERED` call that maps memory; from the pool it takes 1 to 3 µs."""
+
+
 def kind_of_call(name: str) -> CallKind:
     """Return the kind of a call that launches nothing, by its name."""
     return next((kind for pattern, kind in _KINDS if pattern.search(name)), CallKind.OTHER)

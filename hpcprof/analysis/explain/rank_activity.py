@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hpcprof.analysis.account.call_kinds import CallKind, kind_of_call
+from hpcprof.analysis.account.call_kinds import MIN_MAPPING_NS, STREAM_ORDERED, CallKind, kind_of_call
 from hpcprof.analysis.account.host_activity import NONE, Places, places_of, split_by_function
 from hpcprof.analysis.statistics.confidence_intervals import grows_with
 from hpcprof.analysis.steps.lost_launches import steps_with_lost_launches
@@ -183,6 +183,8 @@ def _calls(
     launching[launched] = True
     used, name = numbered(calls.name)
     by_name = np.array([kind_of_call(text or "") for text in timeline.names(used)], np.int64)[name]
+    maps = name_matches(timeline, calls.name, STREAM_ORDERED.search)
+    by_name[maps & (calls.end - calls.start >= MIN_MAPPING_NS)] = CallKind.ALLOCATE
     _, thread = numbered_rows(calls.process, calls.thread)
     working = np.zeros(int(thread.max(initial=-1)) + 1, bool)
     working[thread[launching]] = True

@@ -20,14 +20,12 @@ from hpcprof.analysis.account.host_activity import NONE, at
 from hpcprof.analysis.explain.rank_edges import EARLIEST, EdgeKind
 from hpcprof.analysis.explain.run_graph import RunGraph
 from hpcprof.analysis.statistics.grouped import quotient
+from hpcprof.analysis.steps.wall_time import begins_ahead
 from hpcprof.profiles.columns.unique import begins_run, in_ranges, numbered_rows
 from hpcprof.profiles.timeline import Category, Floats, Ints, Mask
 
 _ROUNDS, _DAMPING_FACTOR = 4, 0.6
 """Number of replays with slowed kernels, and share of the change of their times that each one takes over."""
-
-_MIN_STEPS = 3
-"""Minimum number of steps to see whether steps begin ahead of the work of those before."""
 
 _MAX_ALONE_OVERLAP, _MIN_OVERLAP_SHARE = 0.05, 0.95
 """Maximum share of communication beside a kernel that runs alone, and minimum share for an overlapped one."""
@@ -296,7 +294,7 @@ class Replay:
         next one is left out, if there are others: the host time before a next one is missing.
 
         Where steps begin ahead of the work of those before, as with copies on a stream of their own, a step
-        lasts from the end of that work to the end of its own.
+        lasts from the end of that work to the end of its own (`begins_ahead`).
         """
         front: Ints = moments[self.graph.front].max(axis=0)
         if not len(self.graph.work):
@@ -306,11 +304,8 @@ class Replay:
             # The work of a step may end after the begin of the next one by its measured lag, and no more.
             front[1:] += (ends - front[1:] - self._usual_lag).clip(min=0)
             front = np.maximum.accumulate(front)
-            steps = np.diff(front)
-            if len(steps) >= _MIN_STEPS:
-                between = np.diff(ends, prepend=front[0])
-                ahead = ends[:-1] - front[1:-1]
-                steps = between if np.median(ahead) > np.median(between) else steps
+            ahead = begins_ahead(front[:-1], ends)
+            steps = np.diff(ends, prepend=front[0]) if ahead else np.diff(front)
         # Nodes of starts are odd: where a further step begins, the last one ends.
         return steps if self.graph.front[0, -1] % 2 or len(steps) == 1 else steps[:-1]
 

@@ -8,12 +8,15 @@ from hpcprof.analysis.steps.step_ranges import steps_of
 from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.columns.joins import launch_pairs
 from hpcprof.profiles.columns.unique import name_matches, rows_by_key
-from hpcprof.profiles.timeline import AFTER_ALL, Ints, Mask, Timeline
+from hpcprof.profiles.timeline import AFTER_ALL, BEFORE_ALL, Ints, Mask, Timeline
 
 _LAUNCH = re.compile(r"(?:(?:cuda|cu|hip)(?:Ext|Module|Graph)*|(?:ur|pi)EnqueueKernel)Launch(?!HostFunc)\w*")
 """Calls of CUDA, HIP and SYCL's runtimes that launch a kernel, or a graph of them."""
 _BEGIN_CAPTURE = re.compile(r"(?:cuda|cu|hip)StreamBeginCapture\w*")
 _END_CAPTURE = re.compile(r"(?:cuda|cu|hip)StreamEndCapture\w*")
+
+_STOP = re.compile(r"(?:cuda|cu|hip)ProfilerStop\w*")
+"""The call that ends a capture; what is launched after the last one is recorded in part."""
 
 _END_NS = 1_000_000
 """Minimum time before the end of a capture in which a launched operation may still wait or run."""
@@ -32,7 +35,12 @@ def lost_launches(timeline: Timeline) -> Ints:
     operations that ended after it. A call inside another one, or around it, counts with it.
     """
     lost, paired = _unrecorded_launches(timeline)
-    return lost[~_at_the_end(timeline, lost, paired)] if len(lost) and len(paired) else lost
+    if not len(lost) or not len(paired):
+        return lost
+    calls = timeline.calls
+    stopped = calls.start[name_matches(timeline, calls.name, _STOP.fullmatch)].max(initial=BEFORE_ALL)
+    is_after = (stopped > BEFORE_ALL) & (calls.start[lost] > stopped)
+    return lost[~_at_the_end(timeline, lost, paired) & ~is_after]
 
 
 def _unrecorded_launches(timeline: Timeline) -> tuple[Ints, Ints]:

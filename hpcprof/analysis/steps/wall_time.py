@@ -20,6 +20,9 @@ _MIN_HOST_WORK_NS = 100_000
 """Minimum time from the start of a single step to its first operation that is work of the host: less is the
 latency of a launch."""
 
+_MIN_STEPS = 3
+"""Minimum number of steps to see whether they begin ahead of the work of those before."""
+
 GPU_SPAN_PCT = 2
 """A report gives the span on the GPU beside the wall time where both differ by more than this percentage."""
 
@@ -39,6 +42,17 @@ class StepTimes(msgspec.Struct, frozen=True):
     """True if the step launched work on the GPU. The others are measured on the host."""
 
 
+def begins_ahead(front: Ints, work_end: Ints) -> bool:
+    """Return whether steps begin more than a step ahead of the end of the work before them, in the median.
+
+    So it is where the host runs ahead and copies the next input on a stream of its own. ``front`` is where
+    each step begins, and ``work_end`` when its work and that of those before has ended; shape (n,).
+    """
+    if len(front) < _MIN_STEPS:
+        return False
+    return bool(np.median(work_end[:-1] - front[1:]) > np.median(np.diff(work_end)))
+
+
 def wall_intervals(
     front: Ints, last: Ints, on_gpu: Mask, host_start: Ints, host_end: Ints
 ) -> tuple[Ints, Ints]:
@@ -46,7 +60,8 @@ def wall_intervals(
 
     A step runs from its front to the front of the next step. The last step runs to the end of its last
     operation or of its range on the host, whichever is later, and so does a step before one without work on
-    the GPU, but not beyond the next front. A step without work on the GPU is its range on the host.
+    the GPU, but not beyond the next front. A step without work on the GPU is its range on the host. Steps
+    that begin far ahead (`begins_ahead`) run from the end of the work before them.
 
     ``front`` and ``last`` are the start of the first and the end of the last operation of each step; they are
     ignored of steps without any, which ``on_gpu`` tells. ``host_start`` and ``host_end`` are the ranges of
@@ -58,6 +73,9 @@ def wall_intervals(
     if len(rows):
         # On another stream, the first operation of a step may overtake that of the step before.
         start[rows] = np.maximum.accumulate(front[rows])
+        work_end = np.maximum.accumulate(last[rows])
+        if begins_ahead(start[rows], work_end):
+            start[rows[1:]] = np.maximum(start[rows[1:]], work_end[:-1])
         following = np.append(start[rows[1:]], AFTER_ALL)
         is_next = np.append(np.diff(rows) == 1, False)
         own_end = np.maximum(np.maximum(last[rows], host_end[rows]), start[rows])

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from functools import partial
 
 import numpy as np
 
@@ -10,6 +9,7 @@ from hpcprof.analysis.account.call_kinds import CallKind
 from hpcprof.analysis.account.places import NONE
 from hpcprof.analysis.explain.annotations import Scene, Times
 from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Figures, Remove, Trait, idle
+from hpcprof.profiles.columns.unique import numbered_rows
 from hpcprof.profiles.host_memory import HostMemory
 from hpcprof.profiles.timeline import Category, Ints, Mask
 
@@ -97,8 +97,33 @@ def copies_in(scene: Scene, place: str) -> Candidate:
     time = work.end[chosen] - work.start[chosen]
     pinned = time[work.host_memory[chosen] == HostMemory.PINNED].sum()
     advice = _PINNED if pinned > _MIN_PINNED_SHARE * time.sum() else ""
-    remove = partial(removals.copies, place=place)
+    rows = _busiest_direction(scene, chosen)
+    link_ns = float(np.sum(work.end[rows] - work.start[rows])) / scene.graph.steps
+
+    def remove(times: Times) -> Times:
+        hidden = removals.copies(times, place)
+        # Where less than half of a step is copies, the rest of it hides them.
+        if 2 * link_ns < float(np.mean(scene.replay.elapsed(scene.graph.observed))):
+            return hidden
+        rest_ns = float(np.mean(scene.replay.elapsed(scene.replay.moments(hidden, exact=False))))
+        alone = hidden.alone.copy()
+        alone[rows] = times.alone[rows] * max(1 - rest_ns / link_ns, 0.0)
+        return hidden.with_alone(alone)
+
     return scene.candidate(BLOCKING_COPY, place, remove, scene.graph.work_rank[chosen], time, advice=advice)
+
+
+def _busiest_direction(scene: Scene, rows: Ints) -> Ints:
+    """Return the pinned copies of the direction and rank that take longest: beside kernels as long as now.
+
+    Pageable ones are slower than their link.
+    """
+    work, rank = scene.graph.work, scene.graph.work_rank
+    pinned = rows[work.host_memory[rows] == HostMemory.PINNED]
+    to_host = scene.named(lambda name: re.search(TO_HOST, name))[pinned]
+    _, link = numbered_rows(rank[pinned], to_host.astype(np.int64))
+    time = np.bincount(link, work.end[pinned] - work.start[pinned], 1)
+    return pinned[link == time.argmax()]
 
 
 BLOCKING_COPY = CauseDeclaration(
@@ -106,7 +131,7 @@ BLOCKING_COPY = CauseDeclaration(
     title="blocking copies",
     meaning="copies between host and GPU that nothing hides",
     about="copies between host and GPU that nothing hides; of small ones to the GPU that follow each other, "
-    "all but the first",
+    "all but the first. A step without them takes at least as long as its pinned copies in one direction",
     remedy="Copy from pinned memory (DataLoader(pin_memory=True) or .pin_memory()) with .to(device, "
     "non_blocking=True), one step ahead on a stream of its own.",
     remedies={

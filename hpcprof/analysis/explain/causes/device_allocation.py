@@ -1,13 +1,12 @@
 """Device allocation: memory of GPUs, or pinned memory, is allocated or freed inside steps."""
 
 from collections.abc import Iterator
-from functools import partial
 
 import numpy as np
 
-from hpcprof.analysis.account.call_kinds import ALLOCATING, CallKind
+from hpcprof.analysis.account.call_kinds import ALLOCATING, STREAM_ORDERED, CallKind
 from hpcprof.analysis.account.places import WHOLE_STEP
-from hpcprof.analysis.explain.annotations import Scene
+from hpcprof.analysis.explain.annotations import Scene, Times
 from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Figures, Trait, idle, named
 
 _ONE_STEP = (
@@ -30,6 +29,10 @@ def _allocations(scene: Scene, place: str) -> Candidate:
     graph, calls, removals = scene.graph, scene.graph.calls, scene.removals
     chosen = removals.calls_in(place, ALLOCATING)
     time = calls.end[chosen] - calls.start[chosen]
+    # A pool that maps its memory in each step gives it back while the host waits for the GPU.
+    trims = chosen[:0]
+    if graph.is_named(calls.name[chosen], STREAM_ORDERED.search).any():
+        trims = np.flatnonzero(removals.long_call & (calls.kind == CallKind.WAIT))
     where = place
     if place == WHOLE_STEP and len(chosen):
         # Memory freed in one place has to be allocated again elsewhere: the former is the cause.
@@ -38,8 +41,13 @@ def _allocations(scene: Scene, place: str) -> Candidate:
 
     pinned = 2 * time[graph.is_named(calls.name[chosen], lambda name: "Host" in name)].sum() > time.sum()
     advice = _ONE_STEP if graph.steps == 1 else _PINNED if pinned else ""
-    remove = partial(removals.calls_at_once, calls=chosen)
-    return scene.candidate(DEVICE_ALLOCATION, where, remove, graph.call_rank[chosen], time, advice=advice)
+
+    def remove(times: Times) -> Times:
+        return removals.call_time(removals.calls_at_once(times, chosen), trims)
+
+    time = np.append(time, removals.call_times[trims])
+    rank = graph.call_rank[np.append(chosen, trims)]
+    return scene.candidate(DEVICE_ALLOCATION, where, remove, rank, time, advice=advice)
 
 
 DEVICE_ALLOCATION = CauseDeclaration(
@@ -47,7 +55,7 @@ DEVICE_ALLOCATION = CauseDeclaration(
     title="memory allocation",
     meaning="memory of the GPU, or pinned memory, is allocated or freed inside steps",
     about="`cudaMalloc` or `cudaFree` in steady steps, or their counterparts for pinned memory "
-    "(`cudaHostAlloc`)",
+    "(`cudaHostAlloc`), or `cudaMallocAsync` where its pool maps memory in each step",
     remedy="Let the caching allocator keep its memory: no torch.cuda.empty_cache() in {where}, tensors of "
     "steady sizes, and PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True if it fragments.",
     remedies={

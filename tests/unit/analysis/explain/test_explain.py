@@ -383,6 +383,24 @@ def test_copies_from_pinned_memory_are_not_advised_to_use_it(
     assert abs((first.saving_high_ns - first.saving_low_ns) / first.saving_ns - width) < 0.15
 
 
+def test_pinned_copies_take_as_long_beside_kernels() -> None:
+    """A step whose copies take longer than all else cannot be shorter than they are."""
+    copy = Launch(90 * MS, name="[CUDA memcpy Host-to-Device]", category=Category.MEM)
+
+    def saving(memory: HostMemory) -> float:
+        timelines = {
+            rank: replace(one, memops=replace(one.memops, host_memory=np.full(len(one.memops), int(memory))))
+            for rank, one in simulate([training(data=[copy])], STEPS).items()
+        }
+        first = explain_run(inputs_of(timelines))[0].shown()[0]
+        assert first.cause == Cause.BLOCKING_COPY and first.saving_ns
+        return first.saving_ns / MS
+
+    step = explained(training()).step.elapsed_ns
+    assert step and saving(HostMemory.PINNED) == pytest.approx(step / MS, abs=1.5)
+    assert saving(HostMemory.PAGEABLE) == pytest.approx(90, abs=1.5)
+
+
 def test_waits_for_copies_to_the_gpu_are_no_values_that_the_host_reads() -> None:
     upload = Launch(2 * US, name="[CUDA memcpy Host-to-Device]", category=Category.MEM)
     program = training(layer=[upload, Wait(), Host(100 * US)])

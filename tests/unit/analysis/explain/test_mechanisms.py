@@ -134,6 +134,11 @@ PROGRAMS: dict[str, tuple[str, list[Instruction], list[Instruction]]] = {
         layers(*(Launch(900 * US, name=PASS) for _ in range(5))),
         layers(Launch(900 * US, name=PASS)),
     ),
+    "a pool that maps its memory in each step": (
+        Cause.DEVICE_ALLOCATION,
+        layers(Wait(), Memory(500 * US, name="cudaMallocAsync_v11020")),
+        layers(Wait(), Memory(2 * US, name="cudaMallocAsync_v11020")),
+    ),
     "a norm that is written out": (
         Cause.ELEMENTWISE_CHAIN,
         layers(*NORM),

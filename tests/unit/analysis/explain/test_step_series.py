@@ -50,6 +50,13 @@ def test_a_change_of_the_level_names_the_steps_that_take_longer(first: int) -> N
         assert abs(found.excess - 4 * MS * high.mean()) < 3 * found.error
 
 
+@pytest.mark.parametrize(("first", "is_drift"), [(11, False), (40, True)])
+def test_a_gpu_that_is_quicker_for_a_moment_does_not_drift(first: int, is_drift: bool) -> None:
+    quicker = np.arange(60) < first
+    assert (drift(series_of((7.1 - 0.6 * quicker) * MS + NOISE.repeat(3) / 10)) is not None) == is_drift
+    assert drift(series_of((6.5 + 0.6 * quicker) * MS + NOISE.repeat(3) / 10)) is not None
+
+
 def test_steps_that_shrink_to_nothing_do_less_work_and_no_drift_exceeds_a_step() -> None:
     growing = np.linspace(5, 100, 600) ** 1.6 * 1_000
     assert drift(series_of(growing[::-1])) is None

@@ -67,6 +67,12 @@ def test_launches_into_a_graph_and_at_the_end_of_a_capture_lack_nothing() -> Non
     assert np.flatnonzero(steps_with_lost_launches(program((5, 6, 7)))).tolist() == [5, 6, 7]
 
 
+def test_launches_after_the_profiler_was_stopped_are_no_loss() -> None:
+    names = ["cudaLaunchKernel"] * 8
+    names[4] = "cudaProfilerStop_v4000"
+    assert lost_launches(program((2, 4, 5, 6), tuple(names))).tolist() == [2]
+
+
 def test_a_graph_without_nodes_is_lost_and_a_callback_is_not() -> None:
     names = ["cudaLaunchKernel"] * 8
     names[2], names[3] = "cudaGraphLaunch_v10000", "cudaLaunchHostFunc_v10000"

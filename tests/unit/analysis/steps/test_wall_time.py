@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hpcprof.analysis.steps.phases import compare_times, phase_times, phases, step_times, steps_summary
 from hpcprof.analysis.steps.wall_time import wall_intervals
 from hpcprof.profiles.timeline import Timeline
-from tests.unit.analysis.timelines import COMM, COMP, timeline
+from tests.unit.analysis.timelines import COMM, COMP, MEM, timeline
 
 MS = 1_000_000
 TWO_STEPS = [(0, 100, "iteration"), (100, 200, "iteration")]
@@ -37,6 +37,14 @@ def test_a_step_runs_from_its_front_to_the_next_and_the_last_until_all_of_it_has
     assert times(late) == [[0, 110, 20], [1, 140, 140]]
     early = timeline([(10, 30, COMP, 5), (120, 130, COMP, 110)], TWO_STEPS)
     assert times(early) == [[0, 110, 20], [1, 80, 10]]
+
+
+def test_steps_whose_copies_run_far_ahead_last_from_the_end_of_the_work_before() -> None:
+    """The copy of the next input is the first operation of a step, on a stream of its own."""
+    steps = [(10 * at, 10 * at + 9, "iteration") for at in range(8)]
+    copies = [(10 * at + 2, 10 * at + 4, MEM, 10 * at + 1, 0, 0, 9) for at in range(8)]
+    kernels = [(100 * at + 5, 100 * at + 105, COMP, 10 * at + 3) for at in range(8)]
+    assert [wall for _, wall, _ in times(timeline([*copies, *kernels], steps))] == [103, *[100] * 7]
 
 
 def test_a_single_step_begins_with_its_host_unless_the_gpu_does_earlier_work() -> None:
