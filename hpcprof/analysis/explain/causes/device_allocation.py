@@ -71,6 +71,7 @@ DEVICE_ALLOCATION = CauseDeclaration(
         Figures("api", "total_ns", named("Malloc|Alloc|Free|MemCreate|MemMap")),
     ),
     traits=frozenset({Trait.ON_GPU, Trait.HIDES}),
+    spread=0.5,
     column="idle_ns",
     calls="Malloc|Alloc|Free|MemCreate|MemMap|MemUnmap|HostRegister",
 )
