@@ -30,7 +30,7 @@ _MIN_LONG_NS, _LONG_TIMES = 100_000, 10
 _SURELY_LONG_NS = 2_000_000
 """Time in ns above which a pause or call is long, whatever the rank's median."""
 
-_CALL_NS = 5_000
+CALL_NS = 5_000
 """Remaining time of a call that no longer waits or allocates, in ns."""
 
 _SEPARATE_CALLS = (*ALLOCATING, CallKind.MPI)
@@ -129,7 +129,7 @@ class Removals:
         edges = self.edge_of_call[EdgeKind.HOST][calls]
         return times.set_lag(edges, np.maximum(times.lag[edges] - less[calls], 0))
 
-    def call_time(self, times: Times, calls: Ints, most: int = _CALL_NS) -> Times:
+    def call_time(self, times: Times, calls: Ints, most: int = CALL_NS) -> Times:
         """Limit the own time of calls."""
         edges = self.edge_of_call[EdgeKind.CALL][calls]
         return times.set_lag(edges, np.minimum(times.lag[edges], most))
@@ -179,7 +179,7 @@ class Removals:
         """Hide copies: they take no time on their stream, and their calls return at once."""
         rows = np.flatnonzero(self.with_host & self.inside(place)[self.graph.work.place])
         calls = np.unique(self.graph.work.call[rows])
-        return self.calls_at_once(times, calls, _CALL_NS).without_work(rows)
+        return self.calls_at_once(times, calls, CALL_NS).without_work(rows)
 
     def communication(self, times: Times, factor: Floats) -> Times:
         """Scale the time that each operation communicates, without what it waits for others."""

@@ -8,6 +8,8 @@ from hpcprof.analysis.account.call_kinds import ALLOCATING, STREAM_ORDERED, Call
 from hpcprof.analysis.account.places import WHOLE_STEP
 from hpcprof.analysis.explain.annotations import Scene, Times
 from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Figures, Trait, idle, named
+from hpcprof.analysis.explain.edge_kinds import EdgeKind
+from hpcprof.analysis.explain.removals import CALL_NS
 
 _ONE_STEP = (
     "A single step does not tell steady allocations from the set-up of the program, whose first calls "
@@ -30,9 +32,10 @@ def _allocations(scene: Scene, place: str) -> Candidate:
     chosen = removals.calls_in(place, ALLOCATING)
     time = calls.end[chosen] - calls.start[chosen]
     # A pool that maps its memory in each step gives it back while the host waits for the GPU.
-    trims = chosen[:0]
+    waits = chosen[:0]
     if graph.is_named(calls.name[chosen], STREAM_ORDERED.search).any():
-        trims = np.flatnonzero(removals.long_call & (calls.kind == CallKind.WAIT))
+        waits = removals.calls_in(WHOLE_STEP, (CallKind.WAIT,))
+    returns = np.flatnonzero((graph.edges.kind == EdgeKind.WAIT) & np.isin(graph.edges.row, waits))
     where = place
     if place == WHOLE_STEP and len(chosen):
         # Memory freed in one place has to be allocated again elsewhere: the former is the cause.
@@ -43,10 +46,11 @@ def _allocations(scene: Scene, place: str) -> Candidate:
     advice = _ONE_STEP if graph.steps == 1 else _PINNED if pinned else ""
 
     def remove(times: Times) -> Times:
-        return removals.call_time(removals.calls_at_once(times, chosen), trims)
+        free = removals.call_time(removals.calls_at_once(times, chosen), waits)
+        return free.set_lag(returns, np.minimum(free.lag[returns], CALL_NS))
 
-    time = np.append(time, removals.call_times[trims])
-    rank = graph.call_rank[np.append(chosen, trims)]
+    time = np.concatenate((time, removals.call_times[waits], graph.edges.lag[returns]))
+    rank = graph.call_rank[np.concatenate((chosen, waits, graph.edges.row[returns]))]
     return scene.candidate(DEVICE_ALLOCATION, where, remove, rank, time, advice=advice)
 
 

@@ -106,10 +106,11 @@ class Launch:
 
 @dataclass(frozen=True)
 class Wait:
-    """The host waits for a stream or, with none, for all of a device."""
+    """The host waits for a stream or, with none, for all of a device, and ``late_ns`` more."""
 
     stream: int | None = 7
     device: int = 0
+    late_ns: int = 0
 
 
 @dataclass(frozen=True)
@@ -295,7 +296,7 @@ def _wait(rank: _Rank, one: Wait) -> None:
     awaited = [
         end for (device, stream), end in given if device == one.device and one.stream in (None, stream)
     ]
-    rank.now = max(rank.now, *(end + RETURN for end in awaited), 0)
+    rank.now = max(rank.now, *(end + RETURN for end in awaited), 0) + one.late_ns
     rank.calls[-1] = (begin, rank.now, name, number)
     kind, stream = (SyncKind.DEVICE, NO_STREAM) if one.stream is None else (SyncKind.STREAM, one.stream)
     rank.syncs.append((begin, rank.now, kind, number, one.device, stream, NO_STREAM, NO_CORRELATION))

@@ -139,6 +139,11 @@ PROGRAMS: dict[str, tuple[str, list[Instruction], list[Instruction]]] = {
         layers(Wait(), Memory(500 * US, name="cudaMallocAsync_v11020")),
         layers(Wait(), Memory(2 * US, name="cudaMallocAsync_v11020")),
     ),
+    "a pool that gives its memory back while the host waits": (
+        Cause.DEVICE_ALLOCATION,
+        layers(Wait(late_ns=800 * US), Memory(200 * US, name="cudaMallocAsync_v11020")),
+        layers(Wait(), Memory(2 * US, name="cudaMallocAsync_v11020")),
+    ),
     "a norm that is written out": (
         Cause.ELEMENTWISE_CHAIN,
         layers(*NORM),
