@@ -39,8 +39,10 @@ def lost_launches(timeline: Timeline) -> Ints:
         return lost
     calls = timeline.calls
     stopped = calls.start[name_matches(timeline, calls.name, _STOP.fullmatch)].max(initial=BEFORE_ALL)
-    is_after = (stopped > BEFORE_ALL) & (calls.start[lost] > stopped)
-    return lost[~_at_the_end(timeline, lost, paired) & ~is_after]
+    is_lost: Mask = ~_at_the_end(timeline, lost, paired)
+    if stopped > BEFORE_ALL:
+        is_lost &= calls.start[lost] <= stopped
+    return lost[is_lost]
 
 
 def _unrecorded_launches(timeline: Timeline) -> tuple[Ints, Ints]:

@@ -123,7 +123,8 @@ def _busiest_direction(scene: Scene, rows: Ints) -> Ints:
     to_host = scene.named(lambda name: re.search(TO_HOST, name))[pinned]
     _, link = numbered_rows(rank[pinned], to_host.astype(np.int64))
     time = np.bincount(link, work.end[pinned] - work.start[pinned], 1)
-    return pinned[link == time.argmax()]
+    busiest: Ints = pinned[link == time.argmax()]
+    return busiest
 
 
 BLOCKING_COPY = CauseDeclaration(
