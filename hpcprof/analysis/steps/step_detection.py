@@ -129,13 +129,14 @@ KNOWN: tuple[KnownRange, ...] = (
     ),
     # deepspeed/runtime/engine.py (instrument_w_nvtx); newer versions have a domain
     KnownRange("DeepSpeed", re.compile(r"(?:DeepSpeed:)?DeepSpeedEngine\.forward"), marker=True),
-    # PyTorch's profiler recipe, around one pass of a model
-    KnownRange("PyTorch's recipe", re.compile(r"(?:model_)?inference")),
 )
 """The ranges that are steps by their name; the first one that a program has is its step."""
 
 OPTIMIZER = KnownRange("optimizer", re.compile(r"Optimizer\.step#\w+\.step"), marker=True)
 """The range of torch.optim in each iteration, as of Hugging Face's Trainer; used if nothing else is found."""
+
+_ONE_PASS = re.compile(r"(?:model_)?inference")
+"""A range around one pass of a model, as in PyTorch's profiler recipe: a step only if it occurs once."""
 
 HOOK = KnownRange("hpcprof", re.compile(r"hpcprof\.step"), marker=True)
 """The mark of the start-up hook between optimizer steps (`hpcprof.node.hooks.torch_hook.step_windows`)."""
@@ -241,7 +242,7 @@ def step_candidates(timeline: Timeline) -> tuple[StepCandidate, ...]:
         if times >= MIN_INSTANCES and known_range(name) is None and not name.startswith(_NO_STEPS)
     ]
     judged = {*unknown[:_MAX_JUDGED_RANGES]}
-    judged |= {name for name, _ in ordered if known_range(name)}
+    judged |= {name for name, _ in ordered if known_range(name) or _ONE_PASS.fullmatch(name)}
     marked = step_candidates_named(timeline, [name for name, _ in ordered if name in judged])
     marked = _outer_programs(timeline, [step for step in marked if step.source])
     repeating = [step for step in marked if step.source == REPEATS]
@@ -383,13 +384,14 @@ def _launched_time(timeline: Timeline) -> tuple[Ints, Ints]:
 def _source(name: str, ranges: Ranges, covered: float) -> str:
     """Return the source of the step that ranges of one name are; empty if they are too few."""
     framework_range = known_range(name)
+    single = SINGLE if len(ranges) == 1 and covered >= MIN_COVERAGE_PCT else ""
     if framework_range is not None:
         enough = 1 if framework_range in _MAY_OCCUR_ONCE else _MIN_MARKERS if framework_range.marker else 2
-        single = len(ranges) == 1 and not framework_range.marker and covered >= MIN_COVERAGE_PCT
-        return framework_range.source if len(ranges) >= enough else SINGLE if single else ""
+        too_few = "" if framework_range.marker else single
+        return framework_range.source if len(ranges) >= enough else too_few
     threads = rows_by_key(ranges.process, ranges.thread)
     if max((len(thread_rows) for _, thread_rows in threads), default=0) < MIN_INSTANCES:
-        return ""
+        return single if _ONE_PASS.fullmatch(name) else ""
     return AUTOMATIC if covered >= MIN_COVERAGE_PCT else REPEATS
 
 

@@ -261,6 +261,14 @@ def test_the_chosen_range_decides_whatever_else_there_is() -> None:
     ]
 
 
+@pytest.mark.parametrize("name", ["inference", "model_inference"])
+def test_a_pass_of_a_model_that_repeats_is_no_step_by_its_name(name: str) -> None:
+    """It is a phase of each frame, or a validation after the training."""
+    assert chosen(loop("frame", inner=("preprocess", name, "postprocess"))) == "frame"
+    assert chosen([*loop("train", count=50), (5000, 5290, name), (5300, 5590, name)]) == "train"
+    assert chosen([(0, 1000, name)]) == name
+
+
 def test_without_steps_a_sentence_names_what_could_be_taken() -> None:
     marks = [(i * 100, i * 100 + 10, name) for i in range(8) for name in ("load", "run")]
     assert no_steps(timeline([], marks)) == (
