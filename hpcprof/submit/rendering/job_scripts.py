@@ -27,7 +27,9 @@ from hpcprof.workloads import catalogue
 
 ARRAY_TEMPLATE = "job/array.sh.j2"
 
-_HERE_DOCUMENT = re.compile(r"(?<!<)<<-?\s*(['\"]?)(\w+)\1.*?^\s*\2$", re.MULTILINE | re.DOTALL)
+_HERE_DOCUMENT = re.compile(
+    r"(?<!<)<<(-)?[ \t]*(['\"]?)\\?([^\s'\"\\|&;<>()]+)\2.*?^(?(1)\t*)\3$", re.MULTILINE | re.DOTALL
+)
 
 
 def render_scripts(
@@ -57,16 +59,17 @@ def check_directives(text: str, marks: tuple[str, ...], file: Path) -> None:
 
     ``marks`` are the beginnings of directives. Scripts within the script have directives of their own.
     """
-    following = _HERE_DOCUMENT.sub("", text).split("\n")[len(_head(text)) :]
-    for line in following:
+    following = text.split("\n")[len(_head(text)) :]
+    own_lines = _HERE_DOCUMENT.sub("", "\n".join(following)).split("\n")
+    for line in takewhile(lambda line: "#!" not in line, own_lines):
         if line.startswith(marks):
-            late = f"{line!r} comes after the command {following[0]!r}"
+            late = f"{masked(line)!r} comes after the command {masked(following[0])!r}"
             raise UsageError(f"{file}: {late}, so that the scheduler would ignore it: move it up.")
 
 
 def _head(text: str) -> list[str]:
     """Return the lines of a script before its first command."""
-    return list(takewhile(lambda line: not line.strip() or line.startswith("#"), text.split("\n")))
+    return list(takewhile(lambda line: not line.strip() or line.lstrip().startswith("#"), text.split("\n")))
 
 
 def render_masked(
