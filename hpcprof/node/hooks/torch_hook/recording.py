@@ -83,9 +83,12 @@ class Recording:
         with _compiler_left_out(torch):
             self._profile.prepare_trace()
         self._mark: Any = None
-        garbage = self._range(GARBAGE)
+        # Unlike `record_function` they are no operations: a graph that is being traced gets none.
+        enter = torch.autograd._record_function_with_args_enter
+        leave = torch.autograd._record_function_with_args_exit
+        opened: list[Any] = []
         self._garbage_ranges = GarbageRanges(
-            lambda _: garbage.__enter__(), lambda: garbage.__exit__(None, None, None)
+            lambda name: opened.append(enter(name)), lambda: leave(opened.pop())
         )
         self.thread = _thread.get_ident()
         self.steps = 0

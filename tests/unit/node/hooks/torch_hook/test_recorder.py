@@ -79,6 +79,16 @@ def test_full_garbage_collections_are_ranges_of_the_steps_that_are_recorded(tmp_
     assert gc.callbacks == callbacks
 
 
+def test_a_garbage_collection_is_no_operation_of_a_graph_that_is_traced() -> None:
+    recording = Recording(torch, {})
+    recording.begin()
+    try:
+        graph = torch.jit.trace(lambda x: (x.sin(), gc.collect())[0], torch.ones(3)).graph
+    finally:
+        recording.stop()
+    assert [node.kind() for node in graph.nodes()] == ["aten::sin"]
+
+
 def test_by_default_the_twenty_steps_after_the_first_five_are_recorded(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
