@@ -2,11 +2,13 @@
 
 import os
 import sys
+from pathlib import Path
 from types import TracebackType
 
-_FOLDERS_OF_SHELL = [folder.rstrip("/") for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+_FOLDERS_OF_SHELL = {folder.rstrip("/") for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep)}
 # Modules of a cluster put packages for another Python there: hpcprof takes those beside it first.
-sys.path.sort(key=_FOLDERS_OF_SHELL.__contains__)
+_FOREIGN_FOLDERS = _FOLDERS_OF_SHELL - {"", str(Path(__file__).parents[2])}
+sys.path.sort(key=_FOREIGN_FOLDERS.__contains__)
 
 
 def _before_main(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:

@@ -11,7 +11,6 @@ import sys
 from importlib import import_module
 from itertools import takewhile
 from pathlib import Path
-from types import FrameType
 
 import click
 from click.core import ParameterSource
@@ -159,14 +158,12 @@ def main() -> None:
 
 
 def _interrupt_on_signals() -> None:
-    """Let SIGTERM and SIGHUP end a command as Ctrl-C does: what it has started ends, or is named."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt(signal.Signals(number).name)
-
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores the second
-            signal.signal(number, interrupt)
+    """Let SIGTERM end a command as Ctrl-C does: what it has started ends, or is named. So does SIGHUP."""
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # nohup ignores it
+        # Studies and servers handle SIGTERM in their own way.
+        signal.signal(signal.SIGHUP, lambda number, frame: signal.raise_signal(signal.SIGTERM))
 
 
 def _open_standard_files() -> None:

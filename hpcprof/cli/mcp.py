@@ -1,5 +1,6 @@
 """``hpcprof mcp``."""
 
+import signal
 from pathlib import Path
 
 import click
@@ -47,4 +48,8 @@ def command(runs_dir: Path, db: str | None, job_files: tuple[Path, ...], budget:
             raise
         raise HpcprofError(f"hpcprof mcp needs {package}: pip install 'hpcprof[mcp]'.") from None
     allowed = Submitting(job_files, Budget(budget, runs_dir), runs_dir) if budget is not None else None
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if callable(signal.getsignal(number)):
+            # As an exception it would wait for the thread that reads standard input.
+            signal.signal(number, signal.SIG_DFL)
     make_server(runs_dir, db, allowed).run("stdio")

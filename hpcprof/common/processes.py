@@ -219,17 +219,20 @@ def piped(command: Sequence[str], *, timeout: float, in_terminal: bool = False) 
 
 
 def hold_interrupts() -> Callable[[], None]:
-    """Defer Ctrl-C while a process starts, whose id would be lost; the result delivers it."""
-    before = signal.getsignal(signal.SIGINT)
-    if not callable(before) or threading.current_thread() is not threading.main_thread():
+    """Defer Ctrl-C and SIGTERM while a process starts, whose id would be lost; the result delivers them."""
+    if threading.current_thread() is not threading.main_thread():
         return lambda: None
     signals: list[int] = []
-    signal.signal(signal.SIGINT, lambda number, frame: signals.append(number))
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {number: handler for number, handler in handlers.items() if callable(handler)}
+    for number in handlers:
+        signal.signal(number, lambda number, frame: signals.append(number))
 
     def deliver() -> None:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
         if signals:
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signals[0])
 
     return deliver
 

@@ -223,6 +223,14 @@ def test_packages_for_another_python_in_the_path_of_the_shell_are_left_alone(tmp
     assert done.stdout.startswith("name: local\n")
 
 
+def test_a_path_of_the_shell_that_has_hpcprof_itself_stays_the_first(tmp_path: Path) -> None:
+    (tmp_path / "hpcprof").symlink_to(Path(hpcprof_package.__file__).parent)
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}/"}
+    command = [sys.executable, "-c", "import hpcprof.cli, sys; print(sys.path[:2])"]
+    done = subprocess.run(command, env=environment, cwd="/", capture_output=True, text=True)
+    assert done.stdout == f"{['', str(tmp_path)]}\n"
+
+
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_a_standard_file_that_is_closed_changes_nothing_else(closed: str, tmp_path: Path) -> None:
     program = f'"{sys.executable}" -m hpcprof query --schema --format csv {closed}; echo $? > code'
@@ -480,5 +488,5 @@ sys.argv[1:] = ["--version"]
 main.main()
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    expected = (0, "") if ignored else (130, "hpcprof: interrupted: SIGHUP.\n")
+    expected = (0, "") if ignored else (130, "hpcprof: interrupted.\n")
     assert (done.returncode, done.stderr) == expected

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -93,6 +94,20 @@ async def _over_standard_input(folder: Path, *options: str) -> tuple[list[Any], 
                 await client.get_prompt("no such prompt")
         assert (folder / "printed").read_text() == ""
     return tools, content.text
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_a_server_whose_agent_says_nothing(number: signal.Signals, tmp_path: Path) -> None:
+    command, pipe = [sys.executable, "-m", "hpcprof", "mcp"], subprocess.PIPE
+    with subprocess.Popen(command, cwd=tmp_path, stdin=pipe, stdout=pipe, text=True) as server:
+        assert server.stdin is not None and server.stdout is not None
+        print('{"jsonrpc": "2.0", "id": 1, "method": "ping"}', file=server.stdin, flush=True)
+        server.stdout.readline()
+        server.send_signal(number)
+        try:
+            assert server.wait(10) < 0
+        finally:
+            server.kill()
 
 
 @pytest.fixture(scope="module")
