@@ -4,6 +4,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import product
 from statistics import median
 
 import numpy as np
@@ -27,6 +28,7 @@ from hpcprof.analysis.account.places import without_numbers
 from hpcprof.analysis.explain.cause import Cause, CauseDeclaration, Stack, Trait, cause_of
 from hpcprof.analysis.explain.evidence import in_words
 from hpcprof.analysis.explain.explanation import Culprit, Explanation, Finding, Source
+from hpcprof.analysis.operators.host_time import host_compute, measured_on_host
 from hpcprof.analysis.statistics.grouped import sums
 from hpcprof.analysis.steps.step_ranges import shown_name, steps_of
 from hpcprof.analysis.steps.streams import NO_CALL, launch_calls
@@ -100,6 +102,7 @@ def _time_by_line(timeline: Timeline, cause: CauseDeclaration, where: str) -> Co
     table = timeline.calls if len(timeline.calls) else timeline.operators
     working = {(process, thread) for (process, thread), _ in rows_by_key(table.process, table.thread)}
     working.add(marking_thread(timeline))
+    computing = _innermost_row(_computing_times(timeline, cause))
     for (process, number), rows in rows_by_key(functions.process, functions.thread):
         thread = (process, number)
         if thread not in working:
@@ -108,8 +111,6 @@ def _time_by_line(timeline: Timeline, cause: CauseDeclaration, where: str) -> Co
         in_c = name_matches(timeline, rows_of.file, BUILT_IN.__eq__)
         function, place = _innermost_row(rows_of), places.of(thread)
         calling = _calls_of_cause(timeline, cause, thread, steps)
-        # Without a GPU, the work of operators is the program's, and that between them is the host's.
-        computing = _innermost_row(_operators_of(timeline, thread))
         _, start, end = split_by_function([function, place, calling, computing], steps.start, steps.end)
         chosen = inside[place.at(start)] & (computing.at(start) == NONE)
         if cause.calls:
@@ -135,11 +136,12 @@ def _line_of(timeline: Timeline, functions: Functions, called: int, caller: int)
     return function or "", "" if file in (None, BUILT_IN) else file, int(functions.line[caller])
 
 
-def _operators_of(timeline: Timeline, thread: Thread) -> Spans:
-    """Return the operators of a thread of a program without a GPU; none for others."""
-    table = timeline.operators
-    is_own = (table.process == thread[0]) & (table.thread == thread[1])
-    return table.take(is_own & (timeline.operation_count == 0))
+def _computing_times(timeline: Timeline, cause: CauseDeclaration) -> Spans:
+    """Return when a program without a GPU computes: no work of the host, though a rank may be late by it."""
+    is_other_work = measured_on_host(timeline) and Trait.DELAYS_OTHERS not in cause.traits
+    start, end = host_compute(timeline) if is_other_work else np.empty((2, 0), np.int64)
+    zeros = np.zeros(len(start), np.int64)
+    return Spans(start, end, zeros, zeros)
 
 
 def _calls_of_cause(
@@ -310,12 +312,11 @@ def remedy_for(
     cause = cause_of(finding.cause)
     if replays_graphs and stack != "jax" and "graph" in cause.remedies:
         stack = "graph"
-    differs = has_stacks or stack in cause.remedies or (stack == "jax" and Trait.MEMORY not in cause.traits)
-    places, turns = ("", finding.where), (False, True)
-    usual = {cause.advise(place, finding.ranks, in_turn=turn) for place in places for turn in turns}
-    # Sentences about a single candidate, or about losses, stay.
-    return (
-        cause.advise(finding.where, finding.ranks, stack=stack, has_stacks=has_stacks)
-        if differs and finding.remedy in usual
-        else finding.remedy
-    )
+    differs = stack in cause.remedies or (stack == "jax" and Trait.MEMORY not in cause.traits)
+    for place, turn in product(("", finding.where), (False, True)):
+        # Sentences about a single candidate, or about losses, stay.
+        if finding.remedy == cause.advise(place, finding.ranks, in_turn=turn):
+            if differs:
+                return cause.advise(finding.where, finding.ranks, stack=stack, has_stacks=has_stacks)
+            return cause.advise(place, finding.ranks, in_turn=turn, has_stacks=has_stacks)
+    return finding.remedy

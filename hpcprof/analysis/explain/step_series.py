@@ -60,6 +60,8 @@ def spikes(series: StepSeries) -> Ints:
 _SETTLING_NS = 200_000_000
 """Maximum time in ns for which a GPU that was idle runs at clocks that its power does not allow for long; an
 H200 computed 8 % quicker for 70 ms."""
+_SETTLING_RATIO = 1.5
+"""Maximum ratio of the times of steps at the clocks that a GPU keeps and at those."""
 
 
 class Drift(NamedTuple):
@@ -81,7 +83,7 @@ def drift(series: StepSeries) -> Drift | None:
        model with the smaller sum of distances is the level.
     3. A line on which steps shrink to less than half is no drift: they do less and less work, as in an
        elimination. Steps that get shorter otherwise count, as the level is not steady.
-    4. Steps that are quicker for `_SETTLING_NS` at first are no better level.
+    4. Steps that are quicker for `_SETTLING_NS` at first, by up to `_SETTLING_RATIO`, are no better level.
     5. The change counts if it is at least 3 %, seven of its standard errors, with the correlation of
        neighbouring steps, and four times the deviation of longer spans of steps from the level. The steps of
        many runs wander: ``benchmarks/drift.py`` measures the false alarms.
@@ -107,7 +109,8 @@ def drift(series: StepSeries) -> Drift | None:
         return None
     if high < _DRIFT_RATIO * low:
         return None
-    if changes and below < above and series.wall[: rows[first]].sum() < _SETTLING_NS:
+    settles = series.wall[: rows[first]].sum() < _SETTLING_NS and below < above < _SETTLING_RATIO * below
+    if changes and settles:
         return None
     # A line through n steps changes from end to end with a variance of 12 / n of a step's.
     variance = 1 / first + 1 / (count - first) if changes else 12 / count

@@ -126,6 +126,14 @@ def test_a_program_that_replays_a_graph_is_not_told_to_make_one(cause: str, call
     assert "XLA" in remedy_for("jax", found, replays_graphs=True) or cause == "host_bound"
 
 
+@pytest.mark.parametrize(("where", "turn"), [("", False), ("", True), ("optimizer", True)])
+def test_stacks_change_only_advice_to_record_them(where: str, turn: bool) -> None:
+    """The step of whole-step findings may have any name, and a late rank may be another in each step."""
+    usual = find_cause(Cause.LATE_RANK_HOST).advise(where, (0, 1), in_turn=turn)
+    found = replace(finding(5, cause=Cause.LATE_RANK_HOST), where=where or "load", ranks=(0, 1), remedy=usual)
+    assert remedy_for("", found, has_stacks=True) == usual
+
+
 @pytest.mark.parametrize("cause", OF_MEMORY)
 def test_a_finding_on_memory_keeps_its_own_remedy(cause: Cause) -> None:
     assert remedy_for("jax", finding(5, cause=cause)) == "Prefetch."

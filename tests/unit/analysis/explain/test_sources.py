@@ -131,3 +131,6 @@ def test_without_a_gpu_the_time_in_operators_is_not_work_of_the_host(tmp_path: P
     fsync, train = sources_of(Cause.HOST_WORK, "", (0,), {0: timeline}) or ()
     assert (fsync.function, train.function) == ("fsync in train", "train")
     assert fsync.share_pct > 50
+    # A rank may be late by its operators.
+    linear, *_ = sources_of(Cause.LATE_RANK_HOST, "", (0,), {0: timeline}) or ()
+    assert (linear.function, linear.share_pct) == ("linear in train", pytest.approx(50, abs=1))

@@ -57,6 +57,10 @@ def test_a_gpu_that_is_quicker_for_a_moment_does_not_drift(first: int, is_drift:
     assert drift(series_of((6.5 + 0.6 * quicker) * MS + NOISE.repeat(3) / 10)) is not None
 
 
+def test_no_clock_makes_steps_take_twice_as_long() -> None:
+    assert drift(series_of((13 - 6.5 * (np.arange(60) < 11)) * MS + NOISE.repeat(3) / 10)) is not None
+
+
 def test_steps_that_shrink_to_nothing_do_less_work_and_no_drift_exceeds_a_step() -> None:
     growing = np.linspace(5, 100, 600) ** 1.6 * 1_000
     assert drift(series_of(growing[::-1])) is None
