@@ -111,8 +111,9 @@ HOST_WORK = CauseDeclaration(
         ),
         PlaceRemedy(
             (OUTSIDE,),
-            "Mark the parts of the step (ranges of NVTX or ROCTx), or record with --stacks, to see which one "
-            "takes the time; then prepare it ahead of the step, or do it less often.",
+            "Mark the parts of the step (ranges of NVTX or ROCTx, or torch.profiler.record_function for "
+            "PyTorch's profiler), or record with --stacks, to see which one takes the time; then prepare it "
+            "ahead of the step, or do it less often.",
             without_stacks=True,
         ),
     ),

@@ -765,7 +765,7 @@ def test_work_between_the_ranges_of_the_steps_is_a_finding() -> None:
     planted = [*usual, *(Once(step, (Wait(), Host(8 * MS)), after=True) for step in range(STEPS))]
     first = explained(planted, planted).shown()[0]
     assert (first.cause, first.where) == (Cause.HOST_WORK, "code outside all ranges")
-    assert first.remedy.startswith("Mark the parts of the step")
+    assert first.remedy.startswith("Mark the parts of the step (ranges of NVTX or ROCTx, or torch.profiler.")
     assert first.saving_ns == pytest.approx(wall(planted, planted) - wall(usual, usual), abs=MS)
 
 

@@ -133,4 +133,4 @@ def test_without_a_gpu_the_time_in_operators_is_not_work_of_the_host(tmp_path: P
     assert fsync.share_pct > 50
     # A rank may be late by its operators.
     linear, *_ = sources_of(Cause.LATE_RANK_HOST, "", (0,), {0: timeline}) or ()
-    assert (linear.function, linear.share_pct) == ("linear in train", pytest.approx(50, abs=1))
+    assert linear.function == "linear in train" and abs(linear.share_pct - 50) < 1
