@@ -1,5 +1,6 @@
 """The copy of a host's run on this machine: the files with its state, and on request its profiles."""
 
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -53,18 +54,21 @@ def refresh(run: Run) -> list[str]:
 
 
 def update(run: Run, host: Host, seconds: float = TRANSFER_SECONDS) -> Fetched:
-    """Fetch the new files of a run, without profiles, in ``seconds``; remove state files gone on the host."""
+    """Fetch the new files of a run, without profiles, in ``seconds``; remove state and samples gone there."""
     files = list_files(host, host.folder(run.id), _FOLDERS, seconds)
     local = {f"state/{name}" for name in _LOCAL_STATE_FILES}
     files = {name: file for name, file in files.items() if name not in local}
     fetched = fetch_files(
         host, host.folder(run.id), _new_files(run, files), run.path, _MAX_FILE_BYTES, seconds
     )
-    for path in (run.path / "state").glob("*"):
-        name = f"state/{path.name}"
-        if path.is_file() and name not in files and name not in local:
-            with suppress(OSError):
-                path.unlink()
+    # A further start of a job has moved the samples of nodes to attempts/N/telemetry.
+    attempts = (re.fullmatch(r"attempts/\d+/(telemetry/.+)", name) for name in files)
+    gone = {sample[1] for sample in attempts if sample} | {
+        f"state/{path.name}" for path in (run.path / "state").glob("*") if path.is_file()
+    }
+    for name in gone - local - files.keys():
+        with suppress(OSError):
+            (run.path / name).unlink()
     return fetched
 
 
