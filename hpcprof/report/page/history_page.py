@@ -93,8 +93,8 @@ def _table(
 ) -> PageTable:
     """Return the runs of histories, the newest first, with the value in the unit of its metric."""
     rows = [dict(zip(COLUMNS, row, strict=True)) for row in reversed(plain_rows(histories))]
-    # The page has one metric, and the heading of a table the setup of its only history.
-    omitted = {"metric", "setup"} if len(histories) == 1 else {"metric"}
+    # The page has one metric, and the heading of most tables is the setup.
+    omitted = {"metric", "setup"} if title == histories[0].setup else {"metric"}
     columns = [column for column in _COLUMNS if column.name not in omitted]
     table = page_table(name, visible(title), columns, rows, "hpcprof history --format csv")
     for column in table.data["columns"] if table.data else ():

@@ -49,6 +49,15 @@ def test_the_table_has_the_newest_run_first_with_the_value_in_its_unit() -> None
     assert HOSTILE not in page
 
 
+def test_a_table_has_the_setup_where_its_heading_has_another_text() -> None:
+    single = replace(HISTORY, setup="eval", points=HISTORY.points[1:2])
+    page = html_history([HISTORY, single])
+    names = [
+        [column["name"] for column in rows_of(page, f"history-{part}")["columns"]] for part in (1, "single")
+    ]
+    assert ["setup" in columns for columns in names] == [False, True]
+
+
 def test_runs_are_links_where_they_have_pages() -> None:
     (column,) = [
         column
