@@ -9,6 +9,7 @@ from hpcprof.analysis.account.call_kinds import CallKind
 from hpcprof.analysis.account.places import NONE
 from hpcprof.analysis.explain.annotations import Scene, Times
 from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Figures, Remove, Trait, idle
+from hpcprof.profiles.columns.intervals import length
 from hpcprof.profiles.columns.unique import numbered_rows
 from hpcprof.profiles.host_memory import HostMemory
 from hpcprof.profiles.timeline import Category, Ints, Mask
@@ -98,7 +99,8 @@ def copies_in(scene: Scene, place: str) -> Candidate:
     pinned = time[work.host_memory[chosen] == HostMemory.PINNED].sum()
     advice = _PINNED if pinned > _MIN_PINNED_SHARE * time.sum() else ""
     rows = _busiest_direction(scene, chosen)
-    link_ns = float(np.sum(work.end[rows] - work.start[rows])) / scene.graph.steps
+    # Several GPUs of a rank have links of their own.
+    link_ns = length(work.start[rows], work.end[rows]) / scene.graph.steps
 
     def remove(times: Times) -> Times:
         hidden = removals.copies(times, place)

@@ -401,6 +401,17 @@ def test_pinned_copies_take_as_long_beside_kernels() -> None:
     assert saving(HostMemory.PAGEABLE) == pytest.approx(90, abs=1.5)
 
 
+def test_pinned_copies_to_two_gpus_of_a_rank_take_place_at_once() -> None:
+    copy = Launch(30 * MS, name="[CUDA memcpy Host-to-Device]", category=Category.MEM)
+    both = [replace(one, device=device) for one in (copy, Launch(20 * MS)) for device in (0, 1)]
+    timeline = simulate([[*both, Wait(), Wait(device=1)]], STEPS)[0]
+    pinned = np.full(len(timeline.memops), int(HostMemory.PINNED))
+    timeline = replace(timeline, memops=replace(timeline.memops, host_memory=pinned))
+    first = explain_run(inputs_of({0: timeline}))[0].shown()[0]
+    assert first.cause == Cause.BLOCKING_COPY
+    assert first.saving_ns == pytest.approx(20 * MS, rel=0.05)
+
+
 def test_waits_for_copies_to_the_gpu_are_no_values_that_the_host_reads() -> None:
     upload = Launch(2 * US, name="[CUDA memcpy Host-to-Device]", category=Category.MEM)
     program = training(layer=[upload, Wait(), Host(100 * US)])
