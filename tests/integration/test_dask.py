@@ -285,7 +285,7 @@ def full_disk(folder: Path) -> list[str]:
     return ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script, str(folder)]
 
 
-def test_collect_prints_the_dashboard_its_progress_and_for_each_profile_a_full_disk(
+def test_collect_prints_the_dashboard_its_progress_and_a_full_disk(
     hpcprof: Hpcprof, folder: Path, tmp_path: Path
 ) -> None:
     assert hpcprof("submit", "--site", "local", "--wait", "--", "true").returncode == 0
@@ -301,9 +301,8 @@ def test_collect_prints_the_dashboard_its_progress_and_for_each_profile_a_full_d
     assert done.returncode == 1, done.stdout
     assert re.search(r"^hpcprof: Dask dashboard: http://127\.0\.0\.1:\d+/status$", done.stdout, re.MULTILINE)
     assert f"({RANKS} of {RANKS})" in done.stdout
-    assert done.stdout.count("was not collected: ") == RANKS
-    assert done.stdout.count("cannot be written: ") == RANKS
-    assert "No space left on device" in done.stdout
+    assert "was not collected: " in done.stdout
+    assert f"No space left on device (and {RANKS - 1} more files" in done.stdout
     assert "Traceback" not in done.stdout
 
 

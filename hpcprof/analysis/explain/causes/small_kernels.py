@@ -2,10 +2,9 @@
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from hpcprof.analysis.account.call_kinds import CallKind
 from hpcprof.analysis.account.places import NONE
@@ -13,6 +12,9 @@ from hpcprof.analysis.explain.annotations import Scene, Times
 from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Figures, PlaceRemedy, Trait, idle
 from hpcprof.analysis.explain.edge_kinds import EdgeKind
 from hpcprof.profiles.timeline import Category
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _SHORT_KERNEL_NS = 10_000
 """Length below which a kernel takes no longer than its launch."""
@@ -72,7 +74,7 @@ def _launch_together(scene: Scene, place: str, fuses: bool, times: Times) -> Tim
     return launched.without_work(rows) if fuses else launched
 
 
-def _short_rows(kernels: pd.DataFrame, _: str) -> Any:
+def _short_rows(kernels: "pd.DataFrame", _: str) -> Any:
     times = kernels[["total_ns", "instances"]].astype(float)
     return times["total_ns"] < _SHORT_KERNEL_NS * times["instances"]
 
