@@ -8,7 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +121,8 @@ class Recording:
             self.begin()  # A profiler that only warms up cannot be stopped.
         assert self.began is not None
         self.seconds = time.monotonic() - self.began
-        gc.callbacks.remove(self._garbage_ranges)
+        with suppress(ValueError):  # the program may have emptied the list
+            gc.callbacks.remove(self._garbage_ranges)
         self._profile.stop_trace()
 
     def has_operations(self) -> bool:

@@ -89,6 +89,16 @@ def test_a_garbage_collection_is_no_operation_of_a_graph_that_is_traced() -> Non
     assert [node.kind() for node in graph.nodes()] == ["aten::sin"]
 
 
+def test_a_program_may_remove_the_callbacks_of_the_garbage_collector(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = recorder(tmp_path, HPCPROF_CAPTURE_STEPS="1-3")
+    train(running, 2)
+    monkeypatch.setattr(gc, "callbacks", [])
+    train(running, 3)
+    assert ranges(trace(tmp_path)) == ["1", "2", "3"]
+
+
 def test_by_default_the_twenty_steps_after_the_first_five_are_recorded(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
