@@ -30,11 +30,15 @@ FIRST_STEP, MIN_STEPS, MAX_STEPS, MAX_S = 10, 3, 20, 10.0
 _WARM_UP_STEPS, _MAX_ALONE_STEPS, _MIN_ALONE_STEPS = 3, 40, 4
 """Number of steps before those that are timed alone, and the maximum and minimum number of these."""
 
+_STEPS_AFTER_WINDOW = (4, 9, 14, 29, 49)
+"""The bounds of the spans of steps that are timed alone, counted from the end of a window: in the first steps
+other ranks may still end their recording, and loaders have batches ready."""
+
 _NSYS_VARIABLES = ("PATH", "HOME", "USER", "TMPDIR", "LANG", "LC_ALL")
 """The environment variables of a program that `Nvtx.end` starts."""
 
-_MAX_END_S = 60.0
-"""Maximum seconds that the end of a program waits for Nsight Systems to end its session."""
+_MAX_END_S, _MAX_PAUSE_S = 60.0, 20.0
+"""Maximum seconds that the end of a program, and of a window, wait for Nsight Systems to end its session."""
 
 _ALL_THREADS = 0
 _ROCTX_LIBRARIES = (None, "librocprofiler-sdk-roctx.so")
@@ -81,16 +85,21 @@ class Nvtx(_Ranges):
             self._ending = os.posix_spawnp(command[0], command, environment, file_actions=silent)
             atexit.register(self.await_end)
 
-    def await_end(self) -> None:
-        """Wait until the session has ended: nsys 2025.3 writes no report if the program ends before that."""
-        limit = time.monotonic() + _MAX_END_S
-        while not self.has_ended() and time.monotonic() < limit:
-            time.sleep(0.05)
+    def await_end(self, max_s: float = _MAX_END_S) -> bool:
+        """Wait until the session has ended: nsys 2025.3 writes no report if the program ends before that.
 
-    def has_ended(self) -> bool:
-        """Return whether the session has ended, and its hooks in CUDA's calls are gone."""
+        Return whether it has, so that its hooks in CUDA's calls are gone.
+        """
+        limit = time.monotonic() + max_s
+        while not self._has_ended():
+            if time.monotonic() >= limit:
+                return False
+            time.sleep(0.05)
+        return self._ending is not None
+
+    def _has_ended(self) -> bool:
         if self._ending is None:
-            return False
+            return True
         try:
             return os.waitpid(self._ending, os.WNOHANG) != (0, 0)
         except ChildProcessError:  # the program has waited for it
@@ -203,7 +212,8 @@ class SessionWindow:
     A program that ends before the window is recorded whole. All ranks end with the same step, which the first
     one chooses once the window has its fewest steps. ``switch`` ends the recording, ``note`` is a file of the
     rank that says so, and ``chosen`` one that all ranks share. ``alone`` is where the steps after it are
-    noted; None where the profiler goes on to cost something.
+    noted, for which the program pauses until its recording has ended; None where the profiler goes on to cost
+    something.
     """
 
     def __init__(
@@ -214,7 +224,8 @@ class SessionWindow:
         self._synchronize = synchronize
         self._path = alone
         self._alone: StepsAlone | None = None
-        self._began = self._ended = self._alone_time = 0.0
+        self._began = 0.0
+        self._has_ended = False
         self._last: int | None = None
 
     def before(self, steps: int) -> None:
@@ -225,8 +236,9 @@ class SessionWindow:
 
     def ended(self, steps: int) -> bool:
         """Return whether steps are still recorded once ``steps`` steps have ended."""
-        if self._ended:
-            self._time_alone(steps)
+        if self._has_ended:
+            if self._alone is not None:
+                self._alone.ended(steps)
             return False
         if steps == FIRST_STEP + MIN_STEPS:
             step_s = (time.monotonic() - self._began) / MIN_STEPS
@@ -238,7 +250,10 @@ class SessionWindow:
         with suppress(OSError):
             self._note.touch()
         self._switch.end(self._note.parent.name)
-        self._ended = time.monotonic()
+        if self._path is not None and self._switch.await_end(_MAX_PAUSE_S):
+            bounds = [steps + more for more in _STEPS_AFTER_WINDOW]
+            self._alone = StepsAlone(bounds, self._synchronize, self._path)
+        self._has_ended = True
         return False
 
     def _agreed_steps(self, steps: int) -> int:
@@ -251,18 +266,6 @@ class SessionWindow:
             draft.unlink()
             return int(self._chosen.read_text())
         return steps
-
-    def _time_alone(self, steps: int) -> None:
-        """Time steps as soon as the recording of all ranks should have ended."""
-        if self._alone is not None:
-            self._alone.ended(steps)
-        elif self._path is not None and not self._alone_time:
-            if self._switch.has_ended():
-                # Other ranks may need longer, and this one waits for them.
-                self._alone_time = 2 * time.monotonic() - self._ended
-        elif self._path is not None and time.monotonic() >= self._alone_time:
-            bounds = [steps + 1 + more for more in (0, 4, 8, 20, _MAX_ALONE_STEPS)]
-            self._alone = StepsAlone(bounds, self._synchronize, self._path)
 
 
 class StepWindows:

@@ -39,8 +39,8 @@ class Said(list[str]):
     def end(self, session: str) -> None:
         self.append(f"end {session}")
 
-    def has_ended(self) -> bool:
-        return "ended" in self
+    def await_end(self, _: float) -> bool:
+        return "lasts" not in self
 
 
 def windows(said: Said, *spans: tuple[int, int], marked: object = None) -> StepWindows:
@@ -128,7 +128,7 @@ def test_too_few_steps_before_the_window_are_not_timed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("step_s", "steps"), [(0.1, 20), (1.0, 10), (60.0, 3)])
-def test_a_window_has_the_same_steps_on_all_ranks(
+def test_a_window_has_the_same_steps_on_all_ranks_and_steps_alone_after_it(
     step_s: float, steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = SimpleNamespace(now=100.0)
@@ -147,24 +147,32 @@ def test_a_window_has_the_same_steps_on_all_ranks(
         assert said[9:12] == ["begin", "mark", "mark"] and note.exists()
         assert said[-1] == f"end scratch{rank}" and said.count("mark") == 10 + steps
     assert not list(tmp_path.glob(".window*")) and not (tmp_path / "alone").exists()
-    ranks[1].append("ended")
-    for _ in range(30):
-        clock.now += step_s
+    for _ in range(13):
         made.stepped(OPTIMIZER)
-    assert sum(span["steps"] for span in json.loads((tmp_path / "alone").read_text())) >= 8
+    assert [span["steps"] for span in json.loads((tmp_path / "alone").read_text())] == [5, 5]
+
+
+def test_steps_beside_a_recording_that_does_not_end_are_not_timed(tmp_path: Path) -> None:
+    said, notes = Said(["lasts"]), (tmp_path / "ended", tmp_path / "window")
+    made = StepWindows(SimpleNamespace(cuda=CUDA), [], said, lambda: None, tmp_path / "alone", notes)
+    for _ in range(100):
+        made.stepped(OPTIMIZER)
+    assert notes[0].exists() and not (tmp_path / "alone").exists()
 
 
 def test_a_program_ends_after_the_session_that_it_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    at_exit, waits = list[Callable[[], None]](), [(7, 0), (0, 0), (0, 0)]
+    at_exit, waits = list[Callable[[], bool]](), [(7, 0), (0, 0), (0, 0)]
     monkeypatch.setattr("atexit.register", at_exit.append)
     monkeypatch.setattr("time.sleep", lambda _: None)
     monkeypatch.setattr("os.posix_spawnp", lambda *_, **__: 7)
     monkeypatch.setattr("os.waitpid", lambda *_: waits.pop())
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=None))
-    Nvtx().end("window1")
+    nvtx = Nvtx()
+    assert not nvtx.await_end(60)
+    nvtx.end("window1")
+    assert not nvtx.await_end(0) and len(waits) == 2
     (wait,) = at_exit
-    wait()
-    assert not waits
+    assert wait() and not waits
 
 
 @pytest.mark.parametrize("steps", [0, 2])
