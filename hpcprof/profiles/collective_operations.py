@@ -153,8 +153,10 @@ def bus_factor(op: str, ranks: int) -> float | None:
     """Return the ratio of bus bandwidth to algorithm bandwidth, None for an operation without one.
 
     The factors are those of nccl-tests (doc/PERFORMANCE.md there): 2 (n - 1) / n for an all-reduce,
-    (n - 1) / n where each rank keeps its own part, 1 from or to one root.
+    (n - 1) / n where each rank keeps its own part, 1 from or to one root. A rank alone uses no bus.
     """
+    if ranks < 2:
+        return None
     if op == "AllReduce":
         return 2 * (ranks - 1) / ranks
     if op in ONE_PART_MESSAGES:

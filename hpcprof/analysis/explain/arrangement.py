@@ -1,5 +1,6 @@
 """The findings of a run in their order: findings of the replay, joined with findings in step times."""
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 
@@ -25,6 +26,7 @@ from hpcprof.analysis.explain.step_series import drift
 from hpcprof.analysis.explain.whole_run import RECURRING
 from hpcprof.analysis.steps.run_step import StepSeries
 from hpcprof.common.units import counted, format_ns, shortened
+from hpcprof.profiles.losses import LossKind
 
 _FIRST_STEP = 5
 """The first step of a default capture."""
@@ -153,6 +155,10 @@ def finding_of(
     estimated = candidate.cause.spread > MODEL_SHARE
     doubtful = candidate.has(Trait.UNCERTAIN) or candidate.slower > 0 or usual == "low"
     confidence: Confidence = "low" if doubtful else "medium" if wide or estimated else usual
+    # Steps that lost work on the GPU idle for an unknown reason.
+    losses = itertools.chain.from_iterable(inputs.losses.values())
+    complete = built.replayed_numbers if any(loss.kind is LossKind.MISSING for loss in losses) else None
+    with_mpi = not built.graph.couplings
     return Finding(
         cause=candidate.cause.name,
         ranks=ranks,
@@ -161,7 +167,7 @@ def finding_of(
         saving_low_ns=round(low),
         saving_high_ns=round(high),
         share_pct=round(100 * judged.saving / wall, 3),
-        evidence=evidence_of(inputs.tables, candidate, ranks, with_mpi=not built.graph.couplings),
+        evidence=evidence_of(inputs.tables, candidate, ranks, complete, with_mpi=with_mpi),
         remedy=candidate.cause.advise(
             candidate.where, ranks, in_turn=on_all and len(ranks) > 1, advice=candidate.advice
         ),

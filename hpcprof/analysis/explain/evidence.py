@@ -1,6 +1,6 @@
 """The evidence of a finding: cells of analyses that a reader can look up, and the sentence for each."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -27,12 +27,18 @@ _MAX_NAME_LENGTH = 60
 
 
 def evidence_of(
-    tables: Tables, candidate: Candidate, ranks: tuple[int, ...], *, with_mpi: bool
+    tables: Tables,
+    candidate: Candidate,
+    ranks: tuple[int, ...],
+    steps: Collection[int] | None = None,
+    *,
+    with_mpi: bool,
 ) -> tuple[Evidence, ...]:
     """Return the largest figures that show a cause, each a cell of an analysis.
 
     ``ranks`` are the numbers of the ranks that have the cause. Figures of MPI calls count only ``with_mpi``:
-    in programs whose GPUs communicate by themselves, such as those with a barrier, they show nothing.
+    in programs whose GPUs communicate by themselves, such as those with a barrier, they show nothing. The
+    account of a step counts if it is one of ``steps``, by default any.
     """
     # Several places are joined by commas.
     inner = ", ".join(place.rpartition("/")[2] for place in candidate.where.split(", "))
@@ -45,6 +51,8 @@ def evidence_of(
         rank_column = "delaying_rank" if "delaying_rank" in rows else "rank"
         rows_of_ranks = rows[rows[rank_column].isin(ranks)] if rank_column in rows else rows
         candidates = rows_of_ranks if len(rows_of_ranks) or candidate.has(Trait.LATE_RANK) else rows
+        if figures.analysis == "step_account" and steps is not None:
+            candidates = candidates[candidates["step"].isin(steps)]
         if figures.analysis == "idle_causes":
             candidates = candidates[candidates[figures.key] >= _MIN_IDLE_SHARE * candidate.own_ns]
         evidence += largest(figures.analysis, figures.key, candidates)

@@ -184,7 +184,12 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     kind_of = dict(zip(series.steps.tolist(), numbers, strict=False))
     built = replayable(inputs, timelines)
     in_steps, paused = series_findings(inputs.tables, inputs.ranks, series, timelines)
-    pauses = tuple(outside_steps(paused))
+    pauses = [*outside_steps(paused)]
+    if _may_join_steps(inputs, timelines[inputs.ranks[0]]):
+        in_steps = [finding for finding in in_steps if finding.cause != Cause.STEP_SPIKES]
+        pauses.append(
+            NotJudged(Cause.STEP_SPIKES, "a step whose first kernel is left out joins the one before")
+        )
     findings = [*in_steps, *copies_without_steps(inputs), *incomplete_capture(inputs)]
     if isinstance(built, str):
         # Nothing can be replayed.
@@ -227,7 +232,13 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     elapsed = recorded_elapsed if replay.recorded is None else round(search.wall / share.scale)
     error = 100 * search.error / search.wall
     usual = usual_confidence(inputs, built, error)
-    doubts = [*share.doubts, *absent]
+    doubts = [
+        *share.doubts,
+        *(
+            NotJudged(f"kind {kind} of the steps", "none of them is among those that are replayed")
+            for kind in absent
+        ),
+    ]
     if error > POOR_REPLAY_PCT and any(item.candidate.cause.name == Cause.CONTENTION for item in causes):
         causes = [item for item in causes if item.candidate.cause.name != Cause.CONTENTION]
         doubts.append(NotJudged("contention", f"a replay with it is {error:.1f} % off the measured step"))
@@ -239,6 +250,11 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     ]
     causes, uncertain = without_profiler_cost(built, causes, elapsed)
     replayed = [finding_of(inputs, built, item, elapsed, usual) for item in causes]
+    if absent:
+        kinds = inputs.tables["step_kinds"]
+        counts = kinds["counted_steps"].fillna(kinds["steps"]).astype(float).to_numpy()
+        represented = 1 - counts[kinds["kind"].isin(absent)].sum() / counts[0]
+        replayed = [item.changed(lambda finding: _of_some_steps(finding, represented)) for item in replayed]
     drifting = [finding for finding, item in zip(replayed, causes, strict=True) if item.candidate in drifters]
     if is_mpi and built.steps == 1 < len(inputs.ranks):
         # Clocks do not agree to less, and one step has no mean.
@@ -298,6 +314,15 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     return explanation, critical_path(replay.recorded or replay)
 
 
+def _may_join_steps(inputs: ExplainInputs, first: Timeline) -> bool:
+    """Return whether operations mark the steps of a run, and some are left out for their times."""
+    left_out = (LossKind.ROW, LossKind.OVERRUN)
+    losses = itertools.chain.from_iterable(inputs.losses.values())
+    return steps_of(first).by_operations(first) and any(
+        loss.subject in (Subject.KERNEL, Subject.OPERATION) and loss.kind in left_out for loss in losses
+    )
+
+
 def _lacks_records(inputs: ExplainInputs) -> bool:
     """Return whether calls that communicate have no record, so that no replay shows who waits in them."""
     losses = itertools.chain.from_iterable(inputs.losses.values())
@@ -328,27 +353,31 @@ def _on_gpu(
 
 def _step_weights(
     built: Replayable, kinds: Mapping[int, int], once: Set[int]
-) -> tuple[Floats | None, list[NotJudged]]:
+) -> tuple[Floats | None, list[int]]:
     """Return the number of steps of the run for which each replayed step stands; None if all are alike.
 
-    ``kinds`` has the kind of each step where there are several. The second value names the kinds without a
+    ``kinds`` has the kind of each step where there are several. The second value has the kinds without a
     replayed step. Steps that take long once (``once``) stand for none.
     """
-    graph = built.graph
-    first = int(graph.calls.step[graph.front_call[0, 0]])
-    numbers = [built.number(first + place) for place in range(graph.steps)]
+    numbers = built.replayed_numbers
     steady = np.array([number not in once for number in numbers], float)
-    if not kinds or graph.steps == built.steps:
+    if not kinds or built.graph.steps == built.steps:
         return (None if steady.all() or not steady[:-1].any() else steady), []
     replayed = np.array([kinds.get(number, 0) for number in numbers])
     all_kinds = np.array([*kinds.values()])
     absent = sorted({*all_kinds.tolist()} - {*replayed.tolist()})
     counts = [np.count_nonzero(all_kinds == kind) / np.count_nonzero(replayed == kind) for kind in replayed]
     weights = np.maximum(np.array(counts), 1 / len(all_kinds)) * (steady if steady[:-1].any() else 1.0)
-    return weights, [
-        NotJudged(f"kind {kind} of the steps", "none of them is among those that are replayed")
-        for kind in absent
-    ]
+    return weights, absent
+
+
+def _of_some_steps(finding: Finding, share: float) -> Finding:
+    """Return a finding of a share of the steps as their mean over all: the other steps may lack its cause."""
+    return replace(
+        finding,
+        saving_ns=round(share * (finding.saving_ns or 0)),
+        saving_low_ns=round(share * (finding.saving_low_ns or 0)),
+    )
 
 
 def _main_kernel(scene: Scene, elapsed: int, profiler: str) -> MainKernel | None:

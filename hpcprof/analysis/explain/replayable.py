@@ -66,6 +66,12 @@ class Replayable:
         beyond = max(0, place - len(self.numbers) + 1)
         return self.numbers[place - beyond] + beyond if self.numbers else place
 
+    @property
+    def replayed_numbers(self) -> tuple[int, ...]:
+        """The program's numbers of the replayed steps."""
+        first = int(self.graph.calls.step[self.graph.front_call[0, 0]])
+        return tuple(self.number(first + place) for place in range(self.graph.steps))
+
 
 class Timelines(Mapping[int, Timeline]):
     """The timelines of a run by rank, each read at its first use.

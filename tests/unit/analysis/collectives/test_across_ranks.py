@@ -357,7 +357,7 @@ def test_sizes_and_factors_are_those_of_nccl_tests() -> None:
     assert [bus_factor(op, 4) for op in ("AllReduce", "AllGather", "ReduceScatter", "Broadcast")] == [
         *(1.5, 0.75, 0.75, 1.0)
     ]
-    assert bus_factor("Barrier", 4) is None
+    assert bus_factor("Barrier", 4) is None and bus_factor("AllReduce", 1) is None
     assert [whole_bytes(op, 10, 4) for op in ("AllReduce", "AllGather", "Broadcast", "Barrier")] == [
         *(10, 40, 10, None)
     ]

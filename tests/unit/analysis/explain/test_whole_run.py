@@ -29,8 +29,8 @@ from hpcprof.analysis.explain.whole_run import (
 )
 from hpcprof.profiles.losses import Loss, LossKind, Subject
 from hpcprof.profiles.timeline import MpiCalls
-from tests.unit.analysis.explain.programs import MS, Launch, inputs_of, simulate
-from tests.unit.analysis.timelines import timeline
+from tests.unit.analysis.explain.programs import MS, Host, Launch, Wait, inputs_of, simulate
+from tests.unit.analysis.timelines import COMP, timeline
 from tests.unit.explanations import finding
 
 
@@ -272,3 +272,29 @@ def test_a_kernel_is_measured_only_where_it_is_a_part_of_the_capture(span: int, 
     cast(Any, run.tables)["device_breakdown"] = run.tables["device_breakdown"].assign(span_ns=span)
     explanation, _ = explain_run(run)
     assert (explanation.step.kernel is not None) == named
+
+
+def test_a_saving_counts_the_steps_that_lost_their_kernels_without_it() -> None:
+    """Rebuilt from a trace that lost the kernels of five of twelve steps: their causes are unknown."""
+    simulated = simulate([[Host(5 * MS), Launch(5 * MS), Wait()]], 12)
+    lost = np.isin(np.arange(12), (3, 4, 6, 8, 9))
+    simulated[0] = replace(simulated[0], kernels=simulated[0].kernels.take(~lost))
+    lost_kernels = Loss(LossKind.MISSING, Subject.CALL, 5, 12)
+    inputs = replace(inputs_of(simulated), losses={0: (lost_kernels,)})
+    explanation, _ = explain_run(inputs)
+    (host,) = (item for item in explanation.findings if item.cause == Cause.HOST_WORK)
+    # The last of the other seven steps has no end.
+    assert host.saving_ns == pytest.approx(5 * MS * 6 / 11, rel=0.01)
+    assert {item.value for item in host.evidence if item.analysis == "step_account"} == {5_014_000}
+
+
+@pytest.mark.parametrize("left_out", [0, 3])
+def test_steps_of_kernels_are_no_spikes_where_kernels_are_left_out(left_out: int) -> None:
+    """Rebuilt from a trace of rocprofv3 without API calls, in which three kernels had no end."""
+    alone = [row for row in range(40) if row not in (5, 14, 30) or not left_out]
+    profile = timeline([(row * MS, row * MS + MS // 2, COMP, None) for row in alone])
+    losses = (Loss(LossKind.ROW, Subject.KERNEL, left_out, 40, "end"),) if left_out else ()
+    inputs = replace(inputs_of({0: profile}), losses={0: losses})
+    explanation, _ = explain_run(inputs)
+    assert Cause.STEP_SPIKES not in {item.cause for item in explanation.findings}
+    assert (Cause.STEP_SPIKES in {item.what for item in explanation.not_judged}) == bool(left_out)
