@@ -129,7 +129,8 @@ def profiler_share(
     def time_at(cost_ns: int) -> float:
         return time(replay.moments(quicker(cost_ns)))
 
-    scale = time(replay.graph.observed) / elapsed if elapsed else 1.0
+    # By whatever the replay is too long: the steps as recorded take the elapsed time.
+    scale = max(time(replay.graph.observed), time_at(0)) / elapsed if elapsed else 1.0
     alone = inputs.alone
     # The optimizers mark noted steps; a range of the program may be another step.
     measured = alone if alone is not None and (alone.source != MEASURED or built.step == "step") else None
@@ -145,8 +146,6 @@ def profiler_share(
         least_taken, most_taken, more_taken = (quicker(cost) for cost in (*launch, costly))
         without = replay.without_profiler(most_taken)
         if measured is None:
-            # Without the profiler a step takes no longer, by whatever the replay is too long.
-            scale = max(scale, time_at(launch[0]) / elapsed) if elapsed else scale
             least, most = (round(wall / scale) for wall in (time(without.unchanged), time_at(launch[0])))
             measured = StepAlone((least + most) // 2, least, most, TYPICAL)
         slower, faster = least_taken.lag - most_taken.lag, most_taken.lag - more_taken.lag

@@ -105,7 +105,7 @@ def copies_in(scene: Scene, place: str) -> Candidate:
     def remove(times: Times) -> Times:
         hidden = removals.copies(times, place)
         # Where less than half of a step is copies, the rest of it hides them.
-        if 2 * link_ns < float(np.mean(scene.replay.elapsed(scene.graph.observed))):
+        if 2 * link_ns < float(np.mean(scene.replay.elapsed(scene.replay.unchanged))):
             return hidden
         rest_ns = float(np.mean(scene.replay.elapsed(scene.replay.moments(hidden, exact=False))))
         alone = hidden.alone.copy()

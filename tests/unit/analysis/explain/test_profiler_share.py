@@ -268,13 +268,16 @@ def test_a_launch_by_the_driver_is_slowed_where_it_takes_as_long_as_one_by_the_r
     assert (launch.call, launch.low_ns, launch.high_ns) == ("cuLaunchKernelEx", 3750, 12_000)
 
 
-def test_a_step_is_no_longer_without_the_profiler_where_the_replay_is_too_long() -> None:
+@pytest.mark.parametrize("source", [TYPICAL, GIVEN])
+def test_a_step_is_no_longer_without_the_profiler_where_the_replay_is_too_long(source: str) -> None:
     inputs = inputs_of(simulate([loop(cost=BY_PROFILER, kernel=30 * US)], STEPS))
     built = replayable(inputs)
     assert isinstance(built, Replayable)
     replay = Replay(replace(built.graph, observed=built.graph.observed // 1000 * 998))
     recorded = round(float(replay.elapsed(replay.graph.observed).mean()))
+    if source == GIVEN:
+        inputs = replace(inputs, alone=StepAlone(recorded, recorded, recorded, GIVEN))
     share = profiler_share(inputs, built, replay, None, recorded)
-    assert share.alone is not None and share.alone.source == TYPICAL
+    assert share.alone is not None and share.alone.source == source
     walls = share.replay.elapsed(share.replay.unchanged)
     assert max(float(walls.mean()) / share.scale, share.alone.high) <= recorded + 1
