@@ -15,6 +15,7 @@ import os
 import re
 import sys
 import time
+import zlib
 from contextlib import suppress
 from typing import Any, NoReturn
 
@@ -62,14 +63,31 @@ def describe(error: BaseException) -> dict[str, Any]:
 def _place(error: BaseException) -> dict[str, Any] | None:
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
         return {"file": error.filename, "line": error.lineno, "function": "<module>"}
-    place = last = None
+    place = last = typed = None
     trace = error.__traceback__
     while trace is not None:
         code = trace.tb_frame.f_code
         last = {"file": code.co_filename, "line": trace.tb_lineno, "function": code.co_name}
         place = place if _LIBRARIES.search(code.co_filename) else last
+        typed = last if code.co_filename in ("<string>", "<stdin>") else typed  # python -c, python -
         trace = trace.tb_next
-    return place or last
+    return place or typed or last
+
+
+def _command() -> int:
+    """Return a checksum of the command of this process, which itself may hold a secret."""
+    with suppress(OSError), open("/proc/self/cmdline", "rb") as file:
+        return zlib.crc32(file.read())
+    return 0
+
+
+def forget_retried(note: str) -> None:
+    """Remove the note of an earlier exception if this process is the same program, tried again."""
+    with suppress(OSError, ValueError):
+        with open(note, encoding="utf-8") as file:
+            retried = json.load(file).get("command") == _command()
+        if retried:
+            os.unlink(note)
 
 
 class ExceptionWatch:
@@ -84,7 +102,7 @@ class ExceptionWatch:
 
     def note(self, error: BaseException, started_as: int) -> None:
         """Note the exception in the run."""
-        note = {**describe(error), "time": time.time(), "started_as": started_as}
+        note = {**describe(error), "time": time.time(), "started_as": started_as, "command": _command()}
         # The exception of torchrun is about a worker, whose own note stays.
         replaces = type(error).__name__ != "ChildFailedError"
         self._write(f"rank{self._rank:05d}.exception", json.dumps(note), replaces)

@@ -797,6 +797,23 @@ def test_pbs_without_history_a_run_is_running_completes_and_is_cancelled(
     assert hpcprof("cancel", "last").stdout.endswith("cancelled\n")
 
 
+def test_pbs_a_launcher_that_waits_for_ranks_is_quoted_while_it_does(
+    pbs: Path, hpcprof: Hpcprof, tmp_path: Path
+) -> None:
+    launcher = tmp_path / "mpiexec"
+    launcher.write_text("#!/bin/sh\necho Host key verification failed. >&2\nexec sleep 300\n")
+    launcher.chmod(0o755)
+    options = ("--site", "pbs", "--ranks-per-node", "2", "-o", f"mpiexec={launcher}")
+    hpcprof("render", *options, "--output", "mine", "--", "true")
+    script = tmp_path / "mine/job.sh"
+    script.write_text(script.read_text().replace("sleep 60", "sleep 0.2"))
+    hpcprof("submit", *options, "--script", str(script), "--", "true")
+    failed = "no rank was started: ssh to another node failed (Host key verification failed)"
+    until(lambda: failed in last(hpcprof)[1])
+    assert last(hpcprof)[0] == "running"
+    hpcprof("cancel", "last")
+
+
 def test_pbs_without_history_a_job_that_leaves_no_finished_file_has_failed_after_a_minute(
     pbs_without_history: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -151,6 +151,28 @@ def test_the_last_line_of_the_users_own_code_is_noted_without_mpi_too(
     assert note.where == TracebackLine(str(program), 3, "load")
 
 
+def test_a_program_that_a_script_tries_again_until_it_succeeds_has_not_failed(run_directory: Path) -> None:
+    folder = run_directory.parent
+    (folder / "probe.py").write_text(
+        "import json, os, sys\nos.path.exists('up') or json.loads(sys.argv[1])\n"
+    )
+    environment = {"PYTHONPATH": f"{run_directory}/hook", "HPCPROF_RUN_DIR": str(run_directory)}
+    environment |= {"HPCPROF_RANK": "1"}
+
+    def run(*program: str) -> str | None:
+        subprocess.run([sys.executable, *program], env=environment, cwd=folder, check=False)
+        return notes(run_directory).get("rank00001.exception", "").partition(":")[0]
+
+    assert run("probe.py", "x") == "json.decoder.JSONDecodeError"
+    (folder / "up").touch()
+    assert run("probe.py", "y") == "json.decoder.JSONDecodeError"
+    assert run("probe.py", "x") == ""
+    # A failure of python -c is known by it, wherever in a library it was.
+    run("-c", "import json; json.loads('x')")
+    note = read_exception(Run("run", run_directory), 1)
+    assert note.where == TracebackLine("<string>", 1, "<module>")
+
+
 def test_ranks_that_fail_together_end_as_without_the_hook(run_directory: Path) -> None:
     done = ranks(run_directory, "raise ValueError(world.rank)\n")
     assert notes(run_directory) == {f"rank0000{rank}.exception": f"ValueError: {rank}" for rank in (0, 1)}

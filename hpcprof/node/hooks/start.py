@@ -240,6 +240,9 @@ def _watch_exceptions() -> None:
     owner = f"HPCPROF_EXCEPTION_OF_{'WORKER' if worker else 'RANK'}"
     if os.environ.setdefault(owner, str(process)) != str(process):
         return
+    earlier = os.path.join(run, "state", f"rank{int(rank):05d}.exception")
+    if os.path.exists(earlier):
+        _guarded("an earlier exception stays noted", lambda: load(_UNCAUGHT).forget_retried(earlier))
     show = sys.excepthook
 
     def note(error: BaseException | None, exits: bool) -> None:

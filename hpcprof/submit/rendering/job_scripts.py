@@ -7,7 +7,7 @@ the scheduler's index. The members are beside that directory; their names are it
 import re
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from pathlib import Path
 
@@ -27,9 +27,7 @@ from hpcprof.workloads import catalogue
 
 ARRAY_TEMPLATE = "job/array.sh.j2"
 
-_HERE_DOCUMENT = re.compile(
-    r"(?<!<)<<(-)?[ \t]*(['\"]?)\\?([^\s'\"\\|&;<>()]+)\2.*?^(?(1)\t*)\3$", re.MULTILINE | re.DOTALL
-)
+_HERE_DOCUMENT = re.compile(r"(?<!<)<<(-?)[ \t]*(['\"]?)\\?([^\s'\"\\|&;<>()]+)\2")
 
 
 def render_scripts(
@@ -60,11 +58,22 @@ def check_directives(text: str, marks: tuple[str, ...], file: Path) -> None:
     ``marks`` are the beginnings of directives. Scripts within the script have directives of their own.
     """
     following = text.split("\n")[len(_head(text)) :]
-    own_lines = _HERE_DOCUMENT.sub("", "\n".join(following)).split("\n")
-    for line in takewhile(lambda line: "#!" not in line, own_lines):
+    for line in takewhile(lambda line: "#!" not in line, _without_here_documents(following)):
         if line.startswith(marks):
             late = f"{masked(line)!r} comes after the command {masked(following[0])!r}"
             raise UsageError(f"{file}: {late}, so that the scheduler would ignore it: move it up.")
+
+
+def _without_here_documents(lines: Sequence[str]) -> Iterator[str]:
+    """Yield the lines of a script; one line may begin several here-documents, which follow each other."""
+    start = 0
+    while start < len(lines):
+        line, start = lines[start], start + 1
+        yield line
+        for dash, _, end in _HERE_DOCUMENT.findall(line):
+            texts = [text.lstrip("\t") if dash else text for text in lines[start:]]
+            if end in texts:  # otherwise it shifts a number
+                start += texts.index(end) + 1
 
 
 def _head(text: str) -> list[str]:

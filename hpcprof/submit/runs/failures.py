@@ -217,7 +217,9 @@ def failed_ranks(run: Run) -> list[RankFailure]:
         failures = [
             failure
             for failure in failures
-            if failure.first or (failure.exit_code != _TERMINATED and failure.how != _KILLED_NOTE)
+            if failure.first
+            or (failure.exception and not failure.noticed_another)
+            or (failure.exit_code != _TERMINATED and failure.how != _KILLED_NOTE)
         ]
     return _culprit_first(run, failures, lost)
 
@@ -423,7 +425,9 @@ def last_output(run: Run) -> list[tuple[str, list[str]]]:
 def job_output(run: Run, name: str, lines: int = TAIL_LINES) -> list[str]:
     """Return the last lines, or with 0 all, that a job wrote into its log of a name since it last started."""
     before = run.state_file("errors_before" if name == "job.err" else "output_before")
-    return tail(run.path / "logs" / name, lines, parse_count(before or "") or 0)
+    folders = ("logs", "state")  # job.sh may copy there what PBS brings only at the job's end
+    path = next(filter(Path.exists, (run.path / folder / name for folder in folders)), run.path)
+    return tail(path, lines, parse_count(before or "") or 0)
 
 
 def profiler_of(run: Run) -> Profiler | None:

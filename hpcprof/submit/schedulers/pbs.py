@@ -166,8 +166,14 @@ class PbsScheduler(BatchScheduler):
         return 1
 
     def settings(self, directive: str) -> frozenset[str]:
-        """Return the option, with the names of the resources (``-l``) or attributes (``-W``) that it sets."""
+        """Return the option, with the names of the resources (``-l``) or attributes (``-W``) that it sets.
+
+        Those that join, leave behind or remove output (``-j``, ``-k``, ``-R``) set where it goes, as ``-o``
+        and ``-e`` do; ``-k`` with ``d`` only writes it there at once.
+        """
         option, values = directive[:2], directive[2:].strip()
+        if option in ("-j", "-k", "-R") and not {"d", "n"} & set(values):
+            return frozenset(f"-{kind}" for kind in values)
         if option not in ("-l", "-W"):
             return frozenset({option})
         return frozenset(f"{option} {value.partition('=')[0]}" for value in values.split(","))

@@ -342,6 +342,8 @@ def test_memory_without_a_unit_is_refused(text: str) -> None:
         (PBS, {"scheduler_args": ["-l place=pack,select=3"]}, "hpcprof sets -l select itself; give --nodes"),
         (PBS, {"scheduler_args": ["-Wblock=true"]}, "hpcprof sets -W block itself; give --wait"),
         (PBS, {"scheduler_args": ["-N x"]}, "hpcprof sets -N itself; give --job-name"),
+        (PBS, {"scheduler_args": ["-koe"]}, "hpcprof sets -e itself; the output goes to logs/"),
+        (PBS, {"scheduler_args": ["-j oe"]}, "hpcprof sets -e itself; the output goes to logs/"),
         ("extends: local\n", {"mem": "1G"}, "--mem 1G: site mine has no batch system; leave it out"),
         ("extends: local\n", {"gpus_per_rank": 0}, "--gpus-per-rank 0: site mine has no batch system"),
         ("extends: local\n", {"scheduler_args": ["-x"]}, "--scheduler-arg -x: site mine has no batch system"),
@@ -365,7 +367,7 @@ def test_a_gpu_profiler_is_refused_without_gpus_and_accepted_with_some(tmp_path:
 
 def test_pbs_gets_variables_with_spaces_in_quotes(tmp_path: Path) -> None:
     site = load_site("generic-pbs")
-    job = make_job(site, arguments=["a.out"], queue="q", scheduler_args=["-v A=b c,B=d", "-l x=b"])
+    job = make_job(site, arguments=["a.out"], queue="q", scheduler_args=["-v A=b c,B=d", "-l x=b", "-koed"])
     text = rendered(job, tmp_path, site)["job.sh"]
     assert '#PBS -v "A=b c,B=d"\n#PBS -l x=b\n' in text
     with pytest.raises(UsageError, match="write one option of PBS"):

@@ -61,6 +61,7 @@ def test_what_a_template_would_lose_is_named_with_its_line(tmp_path: Path, text:
         "#SBATCH -n 1\n\ncat <<'EOF' >other.sh\n#SBATCH -n 2\nEOF\n##SBATCH -n 3\n",
         "#SBATCH -n 1\n  # indented\n#SBATCH -t 5\ntrue\n",
         "true\ncat <<\\EOF >a\n #EOF\n#PBS -l x\nEOF\ncat >b <<-'END-OF.B'\n#PBS -l y\n\tEND-OF.B\n",
+        "paste /dev/fd/3 - 3<<A <<B\n#SBATCH -n 2\nA\n#SBATCH -n 3\nB\ntrue\n",
         "true\nprintf '#!/bin/bash\n#SBATCH -n 2\ntrue\n' | sbatch\n",
         EXTENDS + "{% block prologue %}{{ super() }}{% block mine %}{% endblock %}{% endblock %}",
         launch(f"# for the log\n{WRAPPER}\n# kept\nstatus=$?"),

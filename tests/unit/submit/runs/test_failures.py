@@ -645,3 +645,16 @@ def test_ranks_that_end_with_their_job_have_not_failed(tmp_path: Path) -> None:
     (tmp_path / "logs/rank00001.out").touch()
     (tmp_path / "state/terminated").write_text("TERM\n")
     assert [str(failure) for failure in failed_ranks(run)] == ["rank 2: exit code 1"]
+
+
+def test_a_worker_that_failed_before_its_job_was_ended_is_told(tmp_path: Path) -> None:
+    run = make_run(tmp_path, ranks=2)
+    for rank in (0, 1):
+        (tmp_path / f"state/rank{rank:05d}.exit").write_text("143\n")
+    note_exception(run, 5, "ValueError", "no such batch")
+    note = tmp_path / "state/rank00005.exception"
+    note.write_text(note.read_text().replace('"started_as": 5', '"started_as": 1'))
+    (tmp_path / "state/terminated").write_text("TERM\n")
+    assert [str(failure) for failure in failed_ranks(run)] == [
+        "rank 5: exit code 143 (ValueError: no such batch, at train.py:15 in step)"
+    ]
