@@ -117,7 +117,9 @@ def collective_difference(runs: Sequence[RunData], against: Sequence[RunData]) -
     of its time outside compute.
     """
     per_step = _have_steps(*runs, *against)
-    sides = [(_collectives(side), _number_of_steps(side, per_step)) for side in (against, runs)]
+    tables = _with_common_sizes(_collectives(against), _collectives(runs))
+    counts = (_number_of_steps(side, per_step) for side in (against, runs))
+    sides = [*zip(tables, counts, strict=True)]
     a, b = (_by_kind(_by_size(table), steps) for table, steps in sides)
     if not a and not b:
         return no_rows("no collectives on either side")
@@ -213,6 +215,16 @@ def _collectives(side: Sequence[RunData]) -> pd.DataFrame:
     sizes = table[["comm_ranks", "bytes"]].astype(object)
     typed: pd.DataFrame = table.assign(**dict(sizes.where(sizes.notna(), None).items()))
     return typed
+
+
+def _with_common_sizes(*tables: pd.DataFrame) -> tuple[pd.DataFrame, ...]:
+    """Leave out the sizes of messages and communicators of operations for which a side lacks them."""
+    for name in ("comm_ranks", "bytes"):
+        unknown = {op for table in tables for op in table["op"][table[name].isna()]}
+        tables = tuple(
+            table.assign(**{name: table[name].where(~table["op"].isin(unknown), None)}) for table in tables
+        )
+    return tables
 
 
 def _by_size(table: pd.DataFrame) -> Iterator[_Sum]:

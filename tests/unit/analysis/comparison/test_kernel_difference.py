@@ -157,6 +157,15 @@ def test_smaller_messages_are_an_effect_of_size_and_fused_ones_count_once() -> N
     assert collective_difference([run("b")], [run("a")]).reason == "no collectives on either side"
 
 
+def test_sizes_that_one_side_lacks_are_no_difference() -> None:
+    """Rebuilt from one program under nsys, without NCCL's payloads, and under PyTorch's profiler."""
+    unsized = [collective(0, 100, None) | {"comm_ranks": None} for _ in range(2)]
+    sized = [collective(0, 150, size) for size in (1 << 20, 1 << 19)]
+    sides = [stepped(name, 1, rank_collectives=rows) for name, rows in (("a", unsized), ("b", sized))]
+    (row,) = collective_difference([sides[1]], [sides[0]]).rows.to_dict("records")
+    assert (row["change"], row["ranks"], row["duration_effect_ns"]) == ("changed", None, 100)
+
+
 def test_idle_time_is_the_mean_over_ranks_by_cause_range_and_call() -> None:
     def idle(rank: int, cause: str, time: int) -> Row:
         return {"rank": rank, "cause": cause, "range": "data", "api": None, "idle_ns_per_step": time}
