@@ -62,7 +62,7 @@ def scale_text(
 _NETWORK_SOURCES = {
     "site": "the site's measurements",
     "run": "the run's own communication",
-    "literature": "start values of the literature, since the run has too few sizes (study network measures it)",
+    "literature": "start values of the literature, as the run has too few sizes (see study network)",
 }
 
 
