@@ -27,6 +27,9 @@ _SIGMAS = 3.0
 LARGEST_RATE = 1e-3
 """Maximum relative drift of a clock; computers stay below 1e-4, so a higher rate is not drift."""
 
+NEAR_NS = 20_000
+"""Maximum distance of moments on two ranks whose order is uncertain, in ns."""
+
 ClockKey = tuple[str | None, bytes]
 """Identifies a set of clocks: the communicator and its ranks."""
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcprof.analysis.collectives.clock_alignment import LARGEST_RATE, MIN_COLLECTIVES, AlignedClocks, drift
+from hpcprof.analysis.collectives.clock_alignment import (
+    LARGEST_RATE,
+    MIN_COLLECTIVES,
+    NEAR_NS,
+    AlignedClocks,
+    drift,
+)
 from hpcprof.analysis.collectives.matching import NO_COMMUNICATOR, communicator_words
 from hpcprof.profiles.collective_operations import POINT_TO_POINT
 from hpcprof.profiles.columns.unique import distinct, numbered_rows, rows_by_key
@@ -242,6 +248,12 @@ _BLOCK = 64
 _MAX_WIDTH_RATIO = 0.5
 """Maximum ratio of the uncertainty with a drift to that without one, for a drift that is taken out."""
 
+_PRECISION_NS = 1000.0
+"""Precision of a moment, which is added to ranges."""
+
+_CLEARLY = 10
+"""Minimum ratio of the ranges of messages, as shares of the usual time of receives, of which one counts."""
+
 _MIN_WAIT_RATIO = 2
 """Minimum duration of a receive that waited for its send, as a multiple of the shortest send or receive."""
 
@@ -265,13 +277,14 @@ def align_pairs(pairs: Sequence[MatchedPairs]) -> dict[tuple[int, int], AlignedC
     1. A receive ends after its send. The message with the least delay in each direction bounds the lead of
        one clock over the other: from above in one direction, from below in the other.
     2. The clocks are aligned to the middle of the bounds. The lower rank gives the clock; the uncertainty of
-       the higher one is half the width.
+       the higher one is half the width. The bound of one direction counts alone where its messages lie much
+       closer together for the time that receives take (`_CLEARLY`), as those in the other direction come to
+       a rank that is late. The first of them is then late by a transfer and the range of the first five.
     3. Clocks drift, so each block of 64 messages has its own bounds. A constant drift is taken out first if
        that halves the width.
-    4. A send to a buffer can end long before its receive begins. If receives waited for their sends in one
-       direction only, these messages alone align the clocks: the promptest are late by no more than the
-       shortest transfer. The uncertainty is then at least the median distance from these, since nothing
-       bounds the other side. A constant drift is taken out first if these messages then differ less.
+    4. Messages in one direction align the clocks if receives waited for them: the promptest are late by no
+       more than the shortest transfer. The uncertainty is then at least the median distance from these, since
+       nothing bounds the other side. A constant drift is taken out first if these messages then differ less.
 
     The key of a pair is (lower rank, higher rank), and the columns of its clocks are in this order.
     """
@@ -297,25 +310,21 @@ def _align(messages: Messages) -> AlignedClocks | None:
     # The order is that of the lower rank's clock.
     moment = np.where(messages.up, messages.sent, messages.received)
     messages = messages.take(np.argsort(moment, kind="stable"))
-    up = messages.up
+    up, duration = messages.up, messages.duration
     if len(up) < MIN_COLLECTIVES:
         return None
-    both_ways = up.any() and not up.all()
-    together = _align_by_messages(messages, np.ones(len(up), bool), None) if both_ways else None
-    shortest = int(messages.duration.min())
-    # A time that is short beside the width of the bounds was no wait: it would narrow them.
-    least = max(_MIN_WAIT_RATIO * shortest, together.uncertainty[1] if together else 0)
-    waited = messages.duration[:, 1] >= least
-    one_way = not (waited & up).any() or not (waited & ~up).any()
-    if one_way and np.count_nonzero(waited) >= MIN_COLLECTIVES:
-        # The delay is between none and a transfer.
-        return _align_by_messages(messages, waited, shortest / 2)
-    return together
+    if up.any() and not up.all():
+        return _align_by_messages(messages, None)
+    shortest = int(duration.min())
+    waited = duration[:, 1] >= _MIN_WAIT_RATIO * shortest
+    enough = np.count_nonzero(waited) >= MIN_COLLECTIVES
+    # The delay is between none and a transfer.
+    return _align_by_messages(messages.take(waited), shortest / 2) if enough else None
 
 
-def _align_by_messages(messages: Messages, usable: Mask, usual: float | None) -> AlignedClocks:
-    """Align by the usable messages; ``usual`` is the assumed least delay with messages in one direction."""
-    sent, received, up = messages.sent[usable], messages.received[usable], messages.up[usable]
+def _align_by_messages(messages: Messages, usual: float | None) -> AlignedClocks:
+    """Align by messages in both directions, or in one direction with the assumed least delay ``usual``."""
+    sent, received, up = messages.sent, messages.received, messages.up
     stamps = np.column_stack([np.where(up, sent, received), np.where(up, received, sent)])
     elapsed = (stamps - stamps[0]).astype(float)
     blocks = np.array_split(np.arange(len(up)), max(1, len(up) // _BLOCK))
@@ -323,7 +332,7 @@ def _align_by_messages(messages: Messages, usable: Mask, usual: float | None) ->
 
     def by_rate(rate: float) -> AlignedClocks:
         apart = elapsed[:, 1] - elapsed[:, 0] - rate * elapsed[:, 1]
-        ahead, uncertainty = _bounds(apart, up, blocks, moment[:, 1], usual)
+        ahead, uncertainty = _bounds(apart, messages, blocks, moment[:, 1], usual)
         rates, offset = np.array([0.0, rate]), np.column_stack([np.zeros(len(blocks)), ahead])
         return AlignedClocks(
             stamps[0], rates, moment, offset, elapsed[-1], np.array([0.0, uncertainty]), len(up)
@@ -351,23 +360,38 @@ def _drift(elapsed: Floats, up: Mask) -> float:
 
 
 def _bounds(
-    apart: Floats, up: Mask, blocks: Sequence[Ints], moment: Floats, usual: float | None
+    apart: Floats, messages: Messages, blocks: Sequence[Ints], moment: Floats, usual: float | None
 ) -> tuple[Floats, float]:
     """Return the offset of the higher rank's clock in each block, and its uncertainty, in ns."""
+    up, length = messages.up, messages.duration[:, 1]
+    ups, downs = ([apart[block][way[block]] for block in blocks] for way in (up, ~up))
     # Upper and lower bounds of the offset.
-    most = np.array([apart[block][up[block]].min(initial=np.inf) for block in blocks])
-    least = np.array([apart[block][~up[block]].max(initial=-np.inf) for block in blocks])
+    most = np.array([part.min(initial=np.inf) for part in ups])
+    least = np.array([part.max(initial=-np.inf) for part in downs])
     most, least = _upper_bounds(most, moment), -_upper_bounds(-least, moment)
     both = np.isfinite(most) & np.isfinite(least)
-    delay = np.median((most - least)[both]) / 2 if both.any() else usual or 0.0
+    late = error = (most - least)[both] / 2
+    ranges = [_range_of_least(parts) for parts in (ups, [-part for part in downs])]
+    waits = [float(np.median(length[way])) if way.any() else 0.0 for way in (up, ~up)]
+    above, below = ((part + _PRECISION_NS) / (wait + 1) for part, wait in zip(ranges, waits, strict=True))
+    if min(above, below) * _CLEARLY < max(above, below):
+        nearest = ranges[below < above]
+        late = np.where(late > NEAR_NS, np.minimum(late, nearest + messages.duration.min() / 2), late)
+        error = np.minimum(error, nearest + NEAR_NS)
+    delay = float(np.median(late)) if both.any() else usual or 0.0
     ahead = np.where(np.isfinite(most), most - delay, least + delay)
-    ahead[both] = (most + least)[both] / 2
-    width: Floats = np.abs((most - least)[both]) / 2
-    error = max(float(width.max(initial=0)), delay)
+    ahead[both] = least[both] + late if below < above else most[both] - late
+    uncertainty = max(float(np.abs(error).max(initial=0)), delay)
     if usual is not None:
         message_ahead = np.repeat(ahead, [len(block) for block in blocks])
-        error = max(error, float(np.median(np.abs(apart - message_ahead))))
-    return ahead, error
+        uncertainty = max(uncertainty, float(np.median(np.abs(apart - message_ahead))))
+    return ahead, uncertainty
+
+
+def _range_of_least(parts: Iterable[Floats]) -> float:
+    """Return the median range of the least `MIN_COLLECTIVES` values of parts that have as many, else NaN."""
+    ranges = [np.ptp(np.sort(part)[:MIN_COLLECTIVES]) for part in parts if len(part) >= MIN_COLLECTIVES]
+    return float(np.median(ranges)) if ranges else np.nan
 
 
 def _upper_bounds(bound: Floats, moment: Floats) -> Floats:

@@ -18,6 +18,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
+from hpcprof.analysis.collectives.clock_alignment import NEAR_NS
 from hpcprof.analysis.explain.arrangement import (
     POOR_REPLAY_PCT,
     SURELY_SLOW,
@@ -86,7 +87,6 @@ from hpcprof.analysis.explain.whole_run import (
     with_page_waits,
     without_judged_copies,
 )
-from hpcprof.analysis.mpi.matching import NEAR_NS
 from hpcprof.analysis.steps.run_step import StepSeries, kinds_of_steps, steady_series
 from hpcprof.analysis.steps.step_ranges import steps_of
 from hpcprof.profiles.columns.unique import name_matches

@@ -12,11 +12,11 @@ from graphlib import CycleError, TopologicalSorter
 import numpy as np
 
 from hpcprof.analysis.account.host_activity import NONE
+from hpcprof.analysis.collectives.clock_alignment import NEAR_NS
 from hpcprof.analysis.explain.rank_activity import HostCalls
 from hpcprof.analysis.explain.rank_edges import EARLIEST, EdgeKind, Edges, edges_of
 from hpcprof.analysis.mpi.matching import RunMpi, collective_tables
 from hpcprof.analysis.mpi.waits import (
-    MAX_SWAPPED_NS,
     blocked_sends,
     collective_needs,
     last_to_complete,
@@ -116,7 +116,7 @@ def _relays(messages: Ints, calls: HostCalls, rank: Ints) -> Ints:
     came, target = received[last[rows]], rank[received[rows]]
     ranks = int(rank.max(initial=0)) + 1
     answers = np.isin(came * ranks + target, received * ranks + rank[sent])
-    at_once = calls.start[sent[rows]] - calls.end[received[last[rows]]] <= MAX_SWAPPED_NS
+    at_once = calls.start[sent[rows]] - calls.end[received[last[rows]]] <= NEAR_NS
     source = np.where(answers | at_once, target, rank[sent[last[rows]]])
     return np.column_stack((source, rank[sent[rows]], target))
 

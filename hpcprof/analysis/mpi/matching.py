@@ -13,6 +13,7 @@ import numpy as np
 
 from hpcprof.analysis.collectives.clock_alignment import (
     MIN_COLLECTIVES,
+    NEAR_NS,
     AlignedClocks,
     ClockKey,
     align_ends,
@@ -36,14 +37,14 @@ from hpcprof.profiles.timeline import BEFORE_ALL, Ints, Mask
 
 _SENDS, _RECEIVES = frozenset({"Send"}), frozenset({"Recv"})
 
-NEAR_NS = 20_000
-"""Maximum distance of moments on two ranks whose order is uncertain, in ns."""
-
 RARELY = 0.1
 """Maximum share of collectives that a rank may end before the last one begins, if all wait for all."""
 
 _SAME_CLOCK_NS = 5_000.0
 """Precision of the sessions' starts that nsys notes on one node, in ns (profiles of 2023.4 and 2025.3)."""
+
+_MIN_WAIT_RATIO = 2
+"""Minimum ratio of a call that waits to one that others wait for."""
 
 _MAX_EARLY_SHARE = 0.001
 """Maximum share of messages and collectives that may contradict the clock of a node."""
@@ -491,9 +492,8 @@ def aligned_by_mpi(
         return aligned
     pairs: dict[tuple[int, int], list[Messages]] = {}
     for window in lists.windows():
-        for ranks, (start, end) in _pairs(match_window(lists, window)):
-            up = np.full(len(start), ranks[0] < ranks[1])
-            pairs.setdefault(ranks, []).append(Messages(start[:, 0], end[:, 1], end - start, up))
+        for ranks, messages in _pairs(match_window(lists, window)):
+            pairs.setdefault(ranks, []).append(messages)
     between: dict[tuple[int, int], list[Messages]] = {}
     for ranks in sorted(pairs):
         between.setdefault((min(ranks), max(ranks)), []).extend(pairs[ranks])
@@ -534,40 +534,64 @@ def _slack(run: RunMpi, zeros: Mapping[int, int]) -> Ints:
         if name in WAITING - ON_WINDOWS_AND_FILES:
             parts.append(completed[rows].min(axis=1) - begun[rows].max(axis=1))
         elif name in FROM_ROOT | TO_ROOT:
-            pairs = [pair for _, pair in _rank_pairs(ops, name, rows)]
+            pairs = [pair for _, pair in _rank_pairs(run, name, rows)]
             parts += [completed[pair[:, 1]] - begun[pair[:, 0]] for pair in pairs]
     return np.concatenate(parts)
 
 
-def _pairs(run: RunMpi) -> Iterator[tuple[tuple[int, int], tuple[Ints, Ints]]]:
-    """Yield two ranks, and the begins and the ends of their messages on both, shape (messages, 2).
-
-    A receive ends after its send begins, and not before it ends.
-    """
+def _pairs(run: RunMpi) -> Iterator[tuple[tuple[int, int], Messages]]:
+    """Yield two ranks, and their messages; a receive ends after its send begins, and not before it ends."""
     calls, ops = run.calls, run.operations
+
+    def messages(pair: Ints, sent: Ints) -> Messages:
+        up, call = ops.rank[pair[:, 0]] < ops.rank[pair[:, 1]], ops.completes[pair]
+        return Messages(sent, calls.own_end[call[:, 1]], calls.length[call], up)
+
     sends = ops.matched_sends
     sends = sends[ops.rank[sends] != ops.peer[sends]]
     both = np.column_stack([sends, ops.partner[sends]])
     for (sender, receiver), places in rows_by_key(*ops.rank[both].T):
-        rows = both[places]
-        yield (sender, receiver), (calls.own_start[ops.begin[rows]], calls.own_end[ops.completes[rows]])
+        pair = both[places]
+        yield (sender, receiver), messages(pair, calls.own_start[ops.begin[pair[:, 0]]])
     for op, rows in collective_tables(run):
         if ops.ops[op] in ALIGNING:
             # The others end together.
             rows = rows[(ops.begin[rows] != ops.completes[rows]).any(axis=1)]
-        for key, pair in _rank_pairs(ops, ops.ops[op], rows) if len(rows) else ():
-            yield key, (calls.own_start[ops.begin[pair]], calls.own_end[ops.completes[pair]])
+        for key, pair in _rank_pairs(run, ops.ops[op], rows) if len(rows) else ():
+            yield key, messages(*_sends_of_pairs(run, pair))
 
 
-def _rank_pairs(ops: MatchedOperations, op: str, rows: Ints) -> Iterator[tuple[tuple[int, int], Ints]]:
+def _sends_of_pairs(run: RunMpi, pair: Ints) -> tuple[Ints, Ints]:
+    """Return the pairs of a collective that align clocks, and when their senders send.
+
+    Without a progress thread, a nonblocking collective may go on only when the sender comes to complete it.
+    Receivers that wait longer than the sender then end after that moment, and hardly ever much sooner than
+    usual. These alone count.
+    """
+    calls, ops = run.calls, run.operations
+    begin, completes = ops.begin[pair], ops.completes[pair]
+    waited = calls.length[completes[:, 1]] > _MIN_WAIT_RATIO * calls.length[completes[:, 0]]
+    waited &= begin[:, 0] < completes[:, 0]
+    if np.count_nonzero(waited) >= MIN_COLLECTIVES:
+        end, starts = calls.own_end[completes[waited, 1]], (completes[waited, 0], begin[waited, 0])
+        after = [end - calls.own_start[call] for call in starts]
+        early = [np.median(times) - times.min() for times in after]
+        if early[0] <= max(NEAR_NS, early[1]):
+            return pair[waited], calls.own_start[completes[waited, 0]]
+    return pair, calls.own_start[begin[:, 0]]
+
+
+def _rank_pairs(run: RunMpi, op: str, rows: Ints) -> Iterator[tuple[tuple[int, int], Ints]]:
     """Yield pairs of a sending and a receiving rank in collectives, with their operations.
 
-    In a collective in which all wait, neighbours in the communicator receive from each other. In others, the
-    root receives from all ranks, or all ranks receive from the root.
+    In a collective in which all wait, the rank that most often comes last and each other one receive from
+    each other. In others, the root receives from all ranks, or all ranks receive from the root.
     """
+    ops = run.operations
     ranks = ops.rank[rows[0]]
     if op in WAITING:
-        sides = [(at + by, at + 1 - by) for at in range(len(ranks) - 1) for by in (0, 1)]
+        last = int(np.bincount(run.calls.length[ops.completes[rows]].argmin(axis=1)).argmax())
+        sides = [pair for at in range(len(ranks)) if at != last for pair in ((at, last), (last, at))]
         yield from (((int(ranks[a]), int(ranks[b])), rows[:, [a, b]]) for a, b in sides)
     elif op in FROM_ROOT | TO_ROOT:
         for root in distinct(ops.root[rows]).tolist():

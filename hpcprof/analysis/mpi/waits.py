@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from hpcprof.analysis.collectives.clock_alignment import NEAR_NS
 from hpcprof.analysis.mpi.declarations import BETWEEN
 from hpcprof.analysis.mpi.matching import Calls, RunMpi, collective_tables
 from hpcprof.analysis.mpi.run_lists import NONE
@@ -36,9 +37,6 @@ PATTERNS = (
 
 _TAKES_ANY = ("MPI_Waitany", "MPI_Waitsome")
 """Calls that return as soon as one of several messages is there."""
-
-MAX_SWAPPED_NS = 20_000
-"""Maximum distance of moments on two ranks whose order is uncertain, in ns."""
 
 _UNUSUAL_PART = 10
 """Maximum ratio of a wait to the unusual time of its cause."""
@@ -238,7 +236,7 @@ def stalled_calls(run: RunMpi, ends: Ints, other: Ints) -> tuple[Ints, Ints]:
     ops, calls = run.operations, run.calls
     call, begin = ops.completes[ends], ops.begin[other]
     # Calls of a thread follow each other, and so do their starts.
-    tolerance = np.minimum(((1 - _NEARLY) * calls.length[call]).astype(np.int64), MAX_SWAPPED_NS)
+    tolerance = np.minimum(((1 - _NEARLY) * calls.length[call]).astype(np.int64), NEAR_NS)
     back = np.minimum(_next_calls(run, begin, calls.end[call] + tolerance) - 1, ops.completes[other])
     since = np.maximum(calls.start[call], calls.end[np.maximum(back - 1, 0)])
     away, until_end = calls.start[back] - since, calls.end[call] - calls.start[back]

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from hpcprof.analysis.collectives.pair_matching import MatchedPairs, align_pairs, sender_later
+from hpcprof.analysis.collectives.pair_matching import (
+    MatchedPairs,
+    Messages,
+    align_messages,
+    align_pairs,
+    sender_later,
+)
 from hpcprof.analysis.framework.outcome import analyze_rank
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.profiles.readers.discovery import read_profile
@@ -115,6 +121,67 @@ def test_a_receive_that_is_late_for_another_reason_is_no_wait_for_the_other_rank
         )
     (clock,) = align_pairs(pairs).values()
     assert clock.zero[1] - clock.zero[0] + clock.offset[0, 1] == pytest.approx(ahead, abs=20_000)
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """Rounds of a reduction to rank 0, which the other rank's call waits for, and of a broadcast back."""
+
+    late: tuple[float, float] = (0.0, 0.0)
+    latency: tuple[float, float] = (5e3, 5e3)
+    """In ns; of the reduction and of the broadcast."""
+    noise: float = 3e3
+    drift: float = 0.0
+    count: int = 70
+
+    def worst_error(self, seed: int) -> tuple[float, float]:
+        """Return how far the clocks are off at most, and how far they are said to be, in ns."""
+        random, ends, rows = np.random.default_rng(seed), [0.0, 0.0], []
+
+        def delay(way: int) -> float:
+            preempted = random.exponential(3e6) * (random.random() < 0.02)
+            return self.latency[way] + random.exponential(self.noise) + preempted
+
+        def stamp(rank: int, moment: float) -> int:
+            return round(moment + rank * (7e6 + self.drift * moment))
+
+        for _ in range(self.count):
+            begin = [
+                end + 8e6 + late + random.exponential(6e4) for end, late in zip(ends, self.late, strict=True)
+            ]
+            reduced = max(begin[0], begin[1] + delay(0)) + 2e3
+            given = max(begin) + 3e3 + random.exponential(self.noise)
+            rows.append((stamp(1, begin[1]), stamp(0, reduced), given - begin[1], reduced - begin[0], False))
+            sent = reduced + 1e5
+            ends = [sent + 3e3, max(given + 2e3, sent + delay(1)) + 1e3]
+            rows.append((stamp(0, sent), stamp(1, ends[1]), 3e3, ends[1] - given - 2e3, True))
+        sends, receives, *lengths, up = (np.array(column) for column in zip(*rows, strict=True))
+        messages = Messages(sends, receives, np.column_stack(lengths).astype(np.int64), up)
+        clock = align_messages({(0, 1): [messages]})[0, 1]
+        moments = np.linspace(0, ends[0], 20)
+        stamps = np.array([[stamp(rank, moment) for rank in range(2)] for moment in moments])
+        return float(np.abs(np.diff(clock.aligned(stamps))).max()), float(clock.uncertainty[1])
+
+
+@pytest.mark.parametrize(
+    ("rounds", "most"),
+    [
+        (Rounds(), 8e3),
+        (Rounds(late=(6e6, 0)), 8e3),
+        (Rounds(late=(0, 6e6)), 8e3),
+        (Rounds(late=(6e6, 0), noise=5e4), 3e4),
+        (Rounds(late=(6e6, 0), drift=5e-6, count=300), 3e4),
+        (Rounds(late=(6e6, 0), count=8), 3e4),
+        (Rounds(latency=(2e5, 5e3)), 1.1e5),
+    ],
+    ids=["nobody late", "late root", "late leaf", "noise", "drift", "few", "unequal latencies"],
+)
+def test_who_is_late_does_not_move_the_clocks_of_a_reduction_and_a_broadcast(
+    rounds: Rounds, most: float
+) -> None:
+    for seed in range(5):
+        error, said = rounds.worst_error(seed)
+        assert error <= min(most, said)
 
 
 def test_a_drift_is_taken_out_of_messages_in_one_direction() -> None:

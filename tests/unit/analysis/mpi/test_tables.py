@@ -516,6 +516,28 @@ def test_nonblocking_collectives_align_the_clocks_though_ranks_wait_late_for_the
     assert abs(moments[1] - moments[0]) <= 100_000
 
 
+def test_a_rank_that_comes_late_to_complete_nonblocking_collectives_does_not_move_the_clocks() -> None:
+    """Rank 0 needs only what rank 1 sends as it begins, rank 2 also what it sends when it comes to wait."""
+    random, ahead = np.random.default_rng(2), {1: 5_000_000, 2: -3_000_000}
+    program, now = Program(3, ahead=ahead), [0] * 3
+    for _ in range(40):
+        begun = [moment + 3_000_000 + int(random.exponential(60_000)) for moment in now]
+        comes = [moment + 7_000_000 for moment in begun]
+        late = comes[1] = begun[1] + 13_000_000 + int(random.exponential(60_000))
+        ends = [max(comes[0], begun[1]), late, max(comes[2], late)]
+        now = [end + 10_000 + int(random.exponential(5_000)) for end in ends]
+        for rank in range(3):
+            call = {"op": "AllReduce", "bytes": 8, "end": now[rank], "wait": now[rank] - comes[rank]}
+            program.call(rank, "MPI_Iallreduce", begun[rank], begun[rank] + 2_000, call)
+            program.call(rank, "MPI_Wait", comes[rank], now[rank])
+    (clocks,) = connect(aligned_by_mpi(run_lists(program.lists())))
+    moments = [
+        int(clock.to_common(np.array([ahead.get(rank, 0)]))[0]) for rank, clock in clocks.clocks.items()
+    ]
+    assert max(moments) - min(moments) <= 50_000
+    assert max(clocks.uncertainty.values()) <= 100_000
+
+
 def test_ranks_of_one_clock_rate_that_return_late_for_want_of_a_core_are_aligned() -> None:
     """Rank 1 comes 6 ms late; the others wake up to 12 ms after that in most collectives."""
     random, ahead = np.random.default_rng(3), {0: 0, 1: 70_000_000, 2: 69_000_000, 3: 69_400_000}
