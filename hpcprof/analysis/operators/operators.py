@@ -14,7 +14,7 @@ from hpcprof.analysis.steps.lost_launches import captured_launches
 from hpcprof.common.memoize import computed_once
 from hpcprof.common.units import counted
 from hpcprof.profiles.columns.joins import launch_pairs
-from hpcprof.profiles.columns.unique import number_texts, numbered_rows, object_array, rows_by_key
+from hpcprof.profiles.columns.unique import distinct, number_texts, numbered_rows, object_array, rows_by_key
 from hpcprof.profiles.readers.kineto import TORCH
 from hpcprof.profiles.readers.nsys import NSYS
 from hpcprof.profiles.timeline import NO_LINK, Floats, Ints, Operators, Ranges, Timeline
@@ -281,7 +281,12 @@ def _reason(timeline: Timeline, *, shapes: bool = False) -> str:
             f"{counted(captured, 'launch call')} captured into graphs: the work counts where the graphs run"
         )
     calls = _operator_calls(timeline)
-    outside = 100 * (1 - int(calls.own_gpu.sum()) / max(1, calls.busy))
+    start, end = timeline.of_operations("start", "end")
+    operation, _ = launch_pairs(timeline)
+    unknown = 100 * (1 - int((end - start)[distinct(operation)].sum()) / max(1, calls.busy))
+    if calls.busy and unknown >= _MIN_UNLAUNCHED_PCT:
+        return f"the launches of {unknown:.0f} % of the work on the GPU are not in the profile"
+    outside = 100 * (1 - int(calls.own_gpu.sum()) / max(1, calls.busy)) - unknown
     if calls.busy and outside >= _MIN_UNLAUNCHED_PCT:
         return (
             f"no operator launched {outside:.0f} % of the work on the GPU: graphs did, or calls outside them"

@@ -194,6 +194,9 @@ def test_work_that_no_operator_launched_is_told(recorded: Timeline) -> None:
     few = np.flatnonzero(recorded.operators.start < np.median(recorded.operators.start))
     reason = operators(replace(recorded, operators=recorded.operators.take(few))).reason
     assert re.match(r"no operator launched \d+ % of the work on the GPU", reason)
+    queued = np.flatnonzero(recorded.calls.start < np.median(recorded.calls.start))
+    reason = operators(replace(recorded, calls=recorded.calls.take(queued))).reason
+    assert re.match(r"the launches of \d+ % of the work on the GPU are not in the profile$", reason)
     empty = replace(recorded, operators=recorded.operators.take(few[:0]))
     assert kernels(empty).reason.endswith("has no operators: PyTorch records them with ProfilerActivity.CPU")
     assert not kernels(recorded).reason
