@@ -91,7 +91,10 @@ def roofline(kernels: pd.DataFrame, shapes: pd.DataFrame, peaks: pd.DataFrame) -
     frame = pd.DataFrame(rows, dtype=object)
     order = frame["in_situ_ns"].fillna(frame["ncu_ns"]).fillna(0).astype(float)
     frame = frame.iloc[order.argsort(kind="stable")[::-1]].reset_index(drop=True)
-    return Outcome(frame.where(frame.notna(), None), _reasons(frame, shapes))
+    reasons = _reasons(frame, shapes)
+    if frame[["bound", "achieved_flops", "in_situ_ns"]].isna().all(axis=None):
+        return no_rows(reasons)
+    return Outcome(frame.where(frame.notna(), None), reasons)
 
 
 def _in_situ(shapes: pd.DataFrame) -> KernelLookup[int]:

@@ -330,8 +330,13 @@ def test_no_bound_is_guessed_where_something_is_unknown(lacking: dict[str, objec
 
 
 def test_operations_of_one_precision_are_not_taken_for_all() -> None:
-    (row,) = rows_of(launch(flops_tensor=None)).rows.to_dict("records")
-    assert (row["ai_flop_per_byte"], row["achieved_flops"]) == (None, None)
+    rows = rows_of(launch(flops_tensor=None), launch(name="known")).rows.set_index("name")
+    assert (rows.loc["k", "ai_flop_per_byte"], rows.loc["k", "achieved_flops"]) == (None, None)
+
+
+def test_without_any_bound_there_is_a_reason_and_no_table_of_names() -> None:
+    outcome = rows_of(launch(flops_tensor=None))
+    assert not len(outcome.rows) and "1 of 1 kernels have no bound" in outcome.reason
 
 
 def test_without_peaks_there_is_intensity_and_no_bound() -> None:
