@@ -163,6 +163,9 @@ def _html(value: object) -> str | None:
 def compare(candidate: Sequence[Results], baseline: Sequence[Results], *, force: bool = False) -> Comparison:
     """Compare runs with baseline runs, as ``hpcprof compare`` does; all are in one results database.
 
+    Name the arguments: the command has the baseline first, ``hpcprof compare BASELINE CANDIDATE``, and this
+    function the candidate.
+
     Parameters
     ----------
     candidate, baseline : sequence of Results

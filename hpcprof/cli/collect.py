@@ -17,7 +17,7 @@ import click
 from hpcprof.cli.completion import complete_queues, complete_runs, complete_sites
 from hpcprof.cli.conventions import command_with_examples, echo, typed_command
 from hpcprof.cli.options import flag, push_option, store_options, with_default
-from hpcprof.cli.progress import ProgressLine, bar
+from hpcprof.cli.progress import ProgressLine, SearchingLine, bar
 from hpcprof.cli.pushing import hub_to_push_to, push_each
 from hpcprof.common.errors import HpcprofError, StoreError, UsageError
 from hpcprof.common.units import counted, format_duration, visible
@@ -26,8 +26,10 @@ if TYPE_CHECKING:
     from hpcprof.results.collect.executors.dask import OnDask
     from hpcprof.results.collect.executors.interface import Executor
     from hpcprof.results.collect.executors.processes import Processes
+    from hpcprof.results.collect.run_profiles import Search
     from hpcprof.results.store.store import Store
     from hpcprof.runs.directory import Run
+    from hpcprof.submit.collect_job import CollectPlacement
 
 _MAX_ALIKE_REASONS = 3
 """Maximum number of skipped files that are named one by one where their names alone differ, in numbers."""
@@ -140,39 +142,35 @@ def command(
     if submit and hub:
         raise UsageError("--push: a job has no token; push when it has ended, with hpcprof push.")
     address = hub_to_push_to(hub)
-    named = None if submit else _named_runs(runs or ("last",), runs_dir)
+    from hpcprof.results.collect.run_profiles import Search, runs_to_collect, several_runs_notes
+
+    with SearchingLine() as progress:
+        search = Search(progress)
+        named = None if submit else _named_runs(runs or ("last",), runs_dir, search)
     if named and not (step_range or program or address) and _nothing_new(named, runs_dir, db):
         return
     workers = workers_here(jobs)
     if named and executor == "processes":
         _announce_runs(workers, named)
     from hpcprof.results.collect.run_names import find_runs_to_collect
-    from hpcprof.results.collect.run_profiles import runs_to_collect, several_runs_notes
     from hpcprof.results.store.store import open_store
-    from hpcprof.runs.directory import find_runs, typed_name
+    from hpcprof.runs.directory import find_runs
 
     store = open_store(db, runs_dir)
     if submit:  # without the database, which only the job needs
         candidates = [run for name in runs or ("last",) for run in find_runs(name, runs_dir)]
         candidates = [member for run in candidates for member in runs_to_collect(run)]
+    elif named is None:
+        candidates = find_runs_to_collect(runs or ("last",), runs_dir, store, search)
     else:
-        candidates = find_runs_to_collect(runs or ("last",), runs_dir, store)
-    for sentence in several_runs_notes(candidates):
+        candidates = named
+    for sentence in (*several_runs_notes(candidates), *skipped_sentences(search.skipped)):
         echo(f"hpcprof: {sentence}", err=True)
     if submit:
-        from hpcprof.results.collect.host_collect import submit_there
-        from hpcprof.submit.collect_job import CollectPlacement, submit_collect
-        from hpcprof.submit.remote.mirror import host_of
+        from hpcprof.submit.collect_job import CollectPlacement
 
         where = CollectPlacement(executor == "mpi", jobs, nodes, queue, walltime, step_range, program)
-        for run in candidates:
-            if (host := host_of(run)) is not None:
-                submit_there(run, host, where.options())
-                name = typed_name(run.path)
-                echo(f"submitted on {host.name}; when it has ended: hpcprof collect {name}")
-        if local_runs := [run for run in candidates if host_of(run) is None]:
-            started = submit_collect(local_runs, store.url, where, typed_command())
-            echo(f"submitted {started.id}: hpcprof status {typed_name(started.path)}")
+        _submit_collects(candidates, store, where)
         return
     store.prepare()
     if executor == "dask":
@@ -183,8 +181,23 @@ def command(
         read = partial(collect_and_report, cpus=cpus, executor=executing, step_range=step_range)
         complete = for_each(candidates, partial(read, store=store, program=program))
     pushed = address is None or push_each(address, candidates, store)
-    if not (complete and pushed):
+    if not (complete and pushed) or search.skipped:
         sys.exit(1)
+
+
+def _submit_collects(runs: Sequence[Run], store: Store, where: CollectPlacement) -> None:
+    from hpcprof.results.collect.host_collect import submit_there
+    from hpcprof.runs.directory import typed_name
+    from hpcprof.submit.collect_job import submit_collect
+    from hpcprof.submit.remote.mirror import host_of
+
+    for run in runs:
+        if (host := host_of(run)) is not None:
+            submit_there(run, host, where.options())
+            echo(f"submitted on {host.name}; when it has ended: hpcprof collect {typed_name(run.path)}")
+    if local_runs := [run for run in runs if host_of(run) is None]:
+        started = submit_collect(local_runs, store.url, where, typed_command())
+        echo(f"submitted {started.id}: hpcprof status {typed_name(started.path)}")
 
 
 @contextmanager
@@ -266,25 +279,28 @@ def _check_options(executor: str, submit: bool, address: str | None, batch: Sequ
         raise UsageError(f"--{batch[0]} is for --submit: give both, or neither.")
 
 
-def _named_runs(references: Sequence[str], runs_dir: Path) -> list[Run] | None:
+def _named_runs(references: Sequence[str], runs_dir: Path, search: Search) -> list[Run] | None:
+    """Return the runs of references that are all folders of runs or of profiles, else None."""
     from hpcprof.profiles.event_folders import EVENTS
+    from hpcprof.profiles.readers.discovery import is_profile_folder
     from hpcprof.results.collect.run_profiles import runs_to_collect
-    from hpcprof.runs.directory import has_manifest, open_run, submitted_ids
+    from hpcprof.runs.directory import check_reference, has_manifest, open_run, submitted_ids
     from hpcprof.submit.remote.mirror import host_of
 
     named = []
     for reference in references:
         name = reference
+        check_reference(name)
         if name == "last" and not (runs_dir / EVENTS).is_dir():  # else a run from elsewhere may be the last
             name = next(reversed(submitted_ids(runs_dir)), name)
         places = (runs_dir / name, Path(name))
-        existing = [place for place in places if name and has_manifest(place)] or [places[1]]
-        if not existing[0].is_dir():  # The store may know the name.
-            return None
+        existing = [place for place in places if has_manifest(place)] or [places[1]]
+        if not name or not existing[0].is_dir() or is_profile_folder(existing[0]):
+            return None  # The store may know the name.
         named.append(open_run(existing[0]))
         if host_of(named[-1]) is not None:
             return None
-    return [run for sweep in named for run in runs_to_collect(sweep)]
+    return [run for sweep in named for run in runs_to_collect(sweep, search)]
 
 
 def _nothing_new(runs: Sequence[Run], runs_dir: Path, db: str | None) -> bool:
@@ -335,7 +351,7 @@ def for_each(runs: Sequence[Run], function: Callable[[Run], bool]) -> bool:
     return complete
 
 
-def _skipped_sentences(reasons: Sequence[str]) -> list[str]:
+def skipped_sentences(reasons: Sequence[str]) -> list[str]:
     """Return why files were skipped; of many that differ in numbers alone, the first with a count."""
     alike: dict[str, list[str]] = {}
     for reason in reasons:
@@ -401,7 +417,7 @@ def collect_and_report(
         with ProgressBar(unpacked.named) as progress:
             summary = collect(run_to_read, store, progress, reading, jobs, step_range, program)
     skipped = [*unpacked.skipped, *summary.skipped]
-    for sentence in (*summary.warnings, *summary.losses, *_skipped_sentences(skipped)):
+    for sentence in (*summary.warnings, *summary.losses, *skipped_sentences(skipped)):
         echo(f"hpcprof: {unpacked.named(sentence)}", err=True)
     if click.get_current_context().find_root().params.get("debug"):
         echo("".join(summary.tracebacks), err=True, nl=False)

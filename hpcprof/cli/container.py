@@ -11,7 +11,7 @@ import click
 
 from hpcprof.cli.completion import complete_files
 from hpcprof.cli.conventions import Group, echo, examples
-from hpcprof.cli.options import FOLDER, flag, repeatable, with_default
+from hpcprof.cli.options import FOLDER, flag, output_option, repeatable, with_default
 from hpcprof.common.errors import UsageError
 from hpcprof.common.masking import masked_command
 from hpcprof.common.processes import run_in_terminal
@@ -84,7 +84,7 @@ def command() -> None:
 @with_default("--nccl-tests-version", default=Image.nccl_tests_version, help="Version of the NCCL tests.")
 @click.option("--user", default="", help="Run as this user instead of root.")
 @click.option("--wheel", default="", help="Wheel of hpcprof in the build folder.  [default: from PyPI]")
-@click.option("--output", type=FOLDER, metavar="DIR", help=f"Write {DOCKERFILE} and {DEFINITION} there.")
+@output_option(f"Write {DOCKERFILE} and {DEFINITION} there.")
 def render(output: Path | None, **options: Any) -> None:
     """Print the Dockerfile, or write it and the definition for Apptainer to a folder."""
     image = Image(**{field.name: options[field.name] for field in fields(Image)})

@@ -7,15 +7,15 @@ import click
 
 from hpcprof.cli.completion import complete_runs
 from hpcprof.cli.conventions import command_with_examples, echo
-from hpcprof.cli.options import flag, store_options
+from hpcprof.cli.options import flag, output_option, store_options
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.common.units import counted
 
 
 @command_with_examples(
     "export",
-    "hpcprof export --to parquet tables",
-    "hpcprof export last --to perfetto --steps 10-12 --ranks 0,3-5 timelines",
+    "hpcprof export --to parquet -o tables",
+    "hpcprof export last --to perfetto --steps 10-12 --ranks 0,3-5 -o timelines",
 )
 @store_options
 @click.option(
@@ -29,9 +29,17 @@ from hpcprof.common.units import counted
 @flag("--names", help="For chakra, write the names of operations; by default they are numbered.")
 @click.option("--steps", metavar="N|A-B", default="", help="For timelines, only these steps.")
 @click.option("--ranks", metavar="LIST", default="", help="For timelines, only these ranks, such as 0,3-5.")
-@click.argument("words", nargs=-1, metavar="[RUN] DIR", shell_complete=complete_runs)
+@output_option("Folder to write to, as DIR is.")
+@click.argument("words", nargs=-1, metavar="[RUN] [DIR]", shell_complete=complete_runs)
 def command(
-    runs_dir: Path, db: str | None, form: str, names: bool, steps: str, ranks: str, words: tuple[str, ...]
+    runs_dir: Path,
+    db: str | None,
+    form: str,
+    names: bool,
+    steps: str,
+    ranks: str,
+    output: Path | None,
+    words: tuple[str, ...],
 ) -> None:
     """Write results and timelines for other programs.
 
@@ -45,8 +53,10 @@ def command(
     chakra is one file per rank of a collected run (mlcommons/chakra): its operations with what they wait for,
     communicators, and times. goal is one schedule for LogGOPSim and ATLAHS.
     """
+    if output is not None:
+        words = (*words, str(output)) if words else ("last", str(output))
     if len(words) not in (1, 2) or not words[-1]:
-        raise UsageError("give the folder to write to, preceded by a run if it is not the last one.")
+        raise UsageError("give the folder to write to, once, preceded by a run if it is not the last one.")
     from hpcprof.report.exports import Chosen, ExportFormat, export_run
     from hpcprof.runs.directory import find_runs
 

@@ -14,6 +14,7 @@ import click
 from hpcprof.cli.completion import complete_files
 from hpcprof.cli.conventions import command_with_examples, echo
 from hpcprof.cli.options import StepTime, flag, store_options
+from hpcprof.cli.progress import SearchingLine
 from hpcprof.cli.report import collect_first, explain_first, report_of_run
 from hpcprof.cli.tables import show_report
 from hpcprof.common.errors import UsageError, writing
@@ -71,17 +72,19 @@ def command(
     Compressed files are unpacked into a private temporary folder ($TMPDIR), which is removed when they have
     been read. One may become 200 times larger, or 100 MB; a larger one is left out with a sentence.
     """
-    from hpcprof.cli.collect import collect_and_report, for_each
+    from hpcprof.cli.collect import collect_and_report, for_each, skipped_sentences
     from hpcprof.results.ask.explanation import explain
     from hpcprof.results.collect.run_names import find_runs_to_collect
-    from hpcprof.results.collect.run_profiles import several_runs_notes
+    from hpcprof.results.collect.run_profiles import Search, several_runs_notes
     from hpcprof.results.store.store import open_store
 
     store = open_store(db, runs_dir)
-    runs = find_runs_to_collect(paths, runs_dir, store)
+    with SearchingLine() as progress:
+        search = Search(progress)
+        runs = find_runs_to_collect(paths, runs_dir, store, search)
     if step_time is not None and len(runs) > 1:
         raise UsageError(f"--step-time is about one run: {len(runs)} were found.")
-    for sentence in several_runs_notes(runs):
+    for sentence in (*several_runs_notes(runs), *skipped_sentences(search.skipped)):
         echo(f"hpcprof: {sentence}", err=True)
     store.prepare()
     as_page = can_show_pages() and not terminal
@@ -97,7 +100,7 @@ def command(
             _show(run, store, runs_dir, as_page)
         return complete
 
-    if not for_each(runs, collect_and_show):
+    if not for_each(runs, collect_and_show) or search.skipped:
         sys.exit(1)
 
 

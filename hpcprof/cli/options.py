@@ -109,6 +109,15 @@ def store_options(command: CommandT) -> CommandT:
     return runs_dir_option(db_option(command))
 
 
+def output_option(
+    help: str, *, required: bool = False, default: str | None = None, is_file: bool = False
+) -> Callable[[CommandT], CommandT]:
+    """Return a decorator that adds ``-o`` and ``--output``, for a folder or a file to write."""
+    kind, metavar = (FILE, "FILE") if is_file else (FOLDER, "DIR")
+    values: dict[str, Any] = {"default": default} if default else {}
+    return with_default("-o", "--output", type=kind, metavar=metavar, required=required, help=help, **values)
+
+
 def html_option(of: str) -> Callable[[CommandT], CommandT]:
     """Return a decorator that adds ``--html``."""
     return click.option("--html", type=FILE, metavar="FILE", help=f"Also write the {of} as one HTML file.")

@@ -12,10 +12,12 @@ import click
 
 from hpcprof.cli.conventions import echo
 from hpcprof.common.decode import visible_lines
-from hpcprof.common.units import format_duration
+from hpcprof.common.units import counted, format_duration
 from hpcprof.submit.jobs.walltime import format_walltime
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.text import Text
     from typing_extensions import Self
 
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
 
 _BAR_WIDTH = 24
+_QUIET_SECONDS = 2.0
+"""Time for which a search for runs says nothing where there is no terminal, in seconds."""
 
 
 class ProgressLine:
@@ -94,6 +98,25 @@ class ProgressLine:
             return
         for line in visible_lines(text):
             self._live.console.out(line, highlight=False)
+
+
+class SearchingLine(ProgressLine):
+    """The search for runs below a folder, on standard error; without a terminal one line if it takes long."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: self._line_now, on_error_output=True, ticking=True)
+        self._line_now = ""
+        self._began: float | None = time.monotonic()
+        self._folders = 0
+
+    def __call__(self, folder: Path, runs: int) -> None:
+        """Show that one more folder below ``folder`` is searched, in which ``runs`` were found so far."""
+        self._folders += 1
+        searching = f"searching {folder} for runs and profiles"
+        self._line_now = f"{searching}: {counted(self._folders, 'folder')}, {counted(runs, 'run')}"
+        if not self.drawn and self._began and time.monotonic() - self._began > _QUIET_SECONDS:
+            echo(f"hpcprof: {searching}", err=True)
+            self._began = None
 
 
 class ExplainingLine(ProgressLine):

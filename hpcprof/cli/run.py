@@ -87,52 +87,54 @@ def command(
 
     store = open_store(db, request.runs_dir)
 
-    def run_job(site: Site, job: Job) -> tuple[Run, JobStatus, bool]:
-        """Submit a job, wait for it, collect it, and return whether it left profiles."""
+    def run_job(site: Site, job: Job) -> tuple[Run, JobStatus, str | None]:
+        """Submit a job, wait for it, collect and explain it.
+
+        Return its run, status, and why it was not explained: an empty text if it was, None if nothing of it
+        was collected.
+        """
         run = submit(site, job, request.runs_dir, typed_command(), request.template, here=here)
         show_submitted(run)
         run, status = follow(run, request.template)
         # Imported here: a job is submitted without what reads profiles.
         from hpcprof.profiles.readers.discovery import find_profiles
+        from hpcprof.results.collect.stalls import is_unprofiled
 
-        profiled = bool(find_profiles(run.outputs()))
-        if profiled or address is not None:
+        ended_well = exit_code(status) == 0
+        collects = bool(find_profiles(run.outputs())) or (ended_well and is_unprofiled(run, store))
+        if collects or address is not None:
             store.prepare()
-        if profiled:
-            collect_and_report(run, store, aside=True)
-        return run, status, profiled
+        if not collects:
+            return run, status, None
+        collect_and_report(run, store, aside=True)
+        return run, status, explain_first(run, store)
 
-    def push(run: Run, profiled: bool) -> int:
+    def push(run: Run, unexplained: str | None) -> int:
         """Push a run if a hub is given, and return 1 if it was not pushed."""
-        collect = None if profiled else partial(collect_and_report, store=store, aside=True)
+        collect = partial(collect_and_report, store=store, aside=True) if unexplained is None else None
         return int(address is not None and not push_each(address, [run], store, collect=collect))
 
     def run_again(site: Site, job: Job) -> Run:
-        run, status, profiled = run_job(site, job)
-        exit_with(exit_code(status) or push(run, profiled), run.id)
+        run, status, unexplained = run_job(site, job)
+        exit_with(exit_code(status) or push(run, unexplained), run.id)
         return run
 
     if (count, baseline) != (1, None):
         repeat(count, baseline, site, job, store, request.runs_dir, run_again)
         return
-    run, status, profiled = run_job(site, job)
+    run, status, unexplained = run_job(site, job)
     from hpcprof.cli.tables import show_report
     from hpcprof.report.contents import gather
-    from hpcprof.results.collect.stalls import is_unprofiled
     from hpcprof.submit.runs.failures import nothing_recorded
 
-    if not profiled and exit_code(status) == 0 and is_unprofiled(run, store):
-        store.prepare()
-        collect_and_report(run, store, aside=True)
-        profiled = True
-    if profiled or any((run.outputs() / "results").glob("rank*.json")):
-        show_report(gather(run, store, status, unexplained=explain_first(run, store)))
+    if unexplained is not None or any((run.outputs() / "results").glob("rank*.json")):
+        show_report(gather(run, store, status, unexplained=unexplained or ""))
     elif job.profiler != "none" and not nothing_recorded(run):
         echo(
             f"hpcprof: no report of {run.id}: its ranks left no profile, and its program wrote no results",
             err=True,
         )
-    pushed = push(run, profiled)
+    pushed = push(run, unexplained)
     sys.exit(exit_code(status) or pushed)
 
 

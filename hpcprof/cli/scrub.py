@@ -6,20 +6,12 @@ import click
 
 from hpcprof.cli.completion import complete_files
 from hpcprof.cli.conventions import command_with_examples, echo, exit_naming
-from hpcprof.cli.options import FOLDER
+from hpcprof.cli.options import output_option
 from hpcprof.common.errors import HpcprofError
 
 
-@command_with_examples(
-    "scrub", "hpcprof scrub runs/20261121-143005-ddp-3fa9/profiles/*.sqlite --output shared"
-)
-@click.option(
-    "--output",
-    type=FOLDER,
-    metavar="DIR",
-    required=True,
-    help="Folder for the copies; no file in it is replaced.",
-)
+@command_with_examples("scrub", "hpcprof scrub runs/20261121-143005-ddp-3fa9/profiles/*.sqlite -o shared")
+@output_option("Folder for the copies; no file in it is replaced.", required=True)
 @click.argument("files", nargs=-1, required=True, metavar="FILE…", shell_complete=complete_files)
 def command(output: Path, files: tuple[str, ...]) -> None:
     """Copy profiles with private data removed.

@@ -11,7 +11,14 @@ import click
 from hpcprof.cli.completion import complete_runs
 from hpcprof.cli.conventions import Group, command_with_examples, echo, examples, typed_command
 from hpcprof.cli.job_options import job_options
-from hpcprof.cli.options import FILE, db_option, repeatable, runs_dir_option, typed_options, with_default
+from hpcprof.cli.options import (
+    db_option,
+    output_option,
+    repeatable,
+    runs_dir_option,
+    typed_options,
+    with_default,
+)
 from hpcprof.cli.progress import WaitingLine
 from hpcprof.cli.tables import show, show_what_fits, write_analysis
 from hpcprof.common.errors import HpcprofError, UsageError
@@ -385,16 +392,11 @@ def roles(request: JobSpec, db: str | None, world_size: int, roles: str) -> None
     "training-table",
     epilog=examples(
         "hpcprof study training-table runs/20261121-132501-slowdown-5755 20261121-132216-ddp-73fe",
-        "hpcprof study training-table slowdown_pairs.csv ncu_kernels.csv --output training.csv",
+        "hpcprof study training-table slowdown_pairs.csv ncu_kernels.csv -o training.csv",
     ),
 )
 @runs_dir_option
-@click.option(
-    "--output",
-    type=FILE,
-    metavar="FILE",
-    help="The table to write.  [default: training.csv beside the table of slowdowns]",
-)
+@output_option("The table to write.  [default: training.csv beside the table of slowdowns]", is_file=True)
 @click.argument("slowdown", metavar="SLOWDOWN", shell_complete=complete_runs)
 @click.argument("metrics", metavar="METRICS", shell_complete=complete_runs)
 def training_table(runs_dir: Path, output: Path | None, slowdown: str, metrics: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -200,8 +199,14 @@ def _wait_for_end(run: Run) -> JobStatus:
         from hpcprof.submit.schedulers.base import JobState
         from hpcprof.submit.waiting import describe_failure, ended_by_stall, wait_until_ended
 
-        with WaitingLine(run.submission.job.walltime) as line:
-            status = wait_until_ended(run, line.show_state, partial(line.print, nl=False))
+        notes: list[str] = []
+
+        def show_output(text: str) -> None:
+            notes.extend(line for line in text.splitlines() if line.startswith("hpcprof: "))
+            progress.print(text, nl=False)
+
+        with WaitingLine(run.submission.job.walltime) as progress:
+            status = wait_until_ended(run, progress.show_state, show_output)
     except KeyboardInterrupt:
         name = typed_name(run.path)
         echo(f"\nleft {run.id} running: hpcprof status {name}, hpcprof cancel {name}", err=True)
@@ -209,7 +214,8 @@ def _wait_for_end(run: Run) -> JobStatus:
     if status.state is JobState.COMPLETED:
         echo(str(status))
         for warning in completion_warnings(run):
-            echo(f"hpcprof: warning: {warning}.", err=True)
+            if not any(warning in note for note in notes):  # the wrapper of a rank may have said it
+                echo(f"hpcprof: warning: {warning}.", err=True)
     else:
         shown_rank = 0 if sys.stdout.isatty() else None
         lines = [f"{run.id} {status}"] if ended_by_stall(run) else describe_failure(run, status, shown_rank)

@@ -49,9 +49,12 @@ def show_what_fits(columns: Mapping[str, Sequence[str]], order: Sequence[str], s
     """Print columns by heading as far as the terminal is wide enough; say on standard error what is left out.
 
     Output that is not a terminal gets all columns. ``order`` has the headings, the most important first; the
-    column ``shortened`` is cut to the width that the others leave, and everywhere to `_MAX_SHORTENED_WIDTH`.
+    column ``shortened`` is cut to the width that the others leave, and everywhere to `_MAX_SHORTENED_WIDTH`,
+    so that different texts stay different where possible.
     """
     from rich.table import Table
+
+    from hpcprof.profiles.kernel_names import cut_distinctly
 
     out = console()
     wide = out.is_terminal or "COLUMNS" in os.environ
@@ -59,20 +62,22 @@ def show_what_fits(columns: Mapping[str, Sequence[str]], order: Sequence[str], s
     needed[shortened] = min(needed[shortened], _MAX_SHORTENED_WIDTH)
     whole = sum(needed.values()) + _COLUMN_GAP * len(needed)
     free_width = out.width + _COLUMN_GAP if wide else whole
+    is_narrow = free_width < whole
     least = needed | {shortened: min(needed[shortened], _MIN_SHORTENED_WIDTH)}
     visible_names: set[str] = set()
     for name in order:
+        # A less important column with one value in all rows would only take room from the shortened one.
+        if is_narrow and shortened in visible_names and len({*columns[name]}) == 1:
+            continue
         if not visible_names or least[name] + _COLUMN_GAP <= free_width:
             visible_names.add(name)
             free_width -= least[name] + _COLUMN_GAP
+    short_texts = cut_distinctly(dict.fromkeys(columns[shortened]), least[shortened] + free_width)
+    cells = {**columns, shortened: [short_texts[text] for text in columns[shortened]]}
     table = Table(box=None, pad_edge=False, padding=(0, _COLUMN_GAP, 0, 0))
     for name in (name for name in columns if name in visible_names):
-        cut = name == shortened
-        width = least[name] + free_width if cut else None
-        table.add_column(
-            name, overflow="ellipsis" if cut else "fold", no_wrap=name != order[0], max_width=width
-        )
-    for row in zip(*(columns[name] for name in columns if name in visible_names), strict=True):
+        table.add_column(name, overflow="fold", no_wrap=name != order[0])
+    for row in zip(*(cells[name] for name in columns if name in visible_names), strict=True):
         table.add_row(*row)
     console(None if wide else whole).print(table)
     if left_out := [name for name in order if name not in visible_names]:

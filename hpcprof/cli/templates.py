@@ -6,7 +6,7 @@ import click
 
 from hpcprof.cli.completion import complete_templates
 from hpcprof.cli.conventions import Group, echo, examples
-from hpcprof.cli.options import EXISTING_FILE, FOLDER, with_default
+from hpcprof.cli.options import EXISTING_FILE, output_option
 from hpcprof.cli.tables import show
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import UsageError, unknown, writing
@@ -31,7 +31,7 @@ def list_() -> None:
 
 
 @command.command("export", epilog=examples("hpcprof templates export job/pbs.sh.j2"))
-@with_default("--output", type=FOLDER, default="templates", help="Folder to copy to.")
+@output_option("Folder to copy to.", default="templates")
 @click.argument("name", shell_complete=complete_templates)
 def export(output: Path, name: str) -> None:
     """Copy a template for editing; in ./templates it replaces the original."""

@@ -16,6 +16,8 @@ _CAST = re.compile(r"\([\w: ]+\)(?=-?\d)")
 _VOID = re.compile(r"\bvoid (?=[\w\[])")
 # A range of PyTorch that names its object: enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__.
 _RANGE_OF_OBJECT = re.compile(r"\w+\(\w+\)#")
+# A word, with the option before it whose value it is: --batch 32.
+_LAST_WORD = re.compile(r"(?:(?<!\S)--?[\w-]+[ =])?[^\W_]*$")
 # Shorter texts are not cut any further.
 _MIN_CUT_CHARACTERS = 6
 
@@ -78,11 +80,11 @@ def labels(names: Collection[str], room: int) -> dict[str, str]:
     used = Counter(short.values())
     # If two kernels differ only in their parameters, these stay.
     short = {name: text if used[text] == 1 else name for name, text in short.items()}
-    cut = _cut_distinctly(list(short.values()), room)
+    cut = cut_distinctly(list(short.values()), room)
     return {name: cut[text] for name, text in short.items()}
 
 
-def _cut_distinctly(texts: Collection[str], room: int) -> dict[str, str]:
+def cut_distinctly(texts: Collection[str], room: int) -> dict[str, str]:
     """Cut texts to ``room`` characters; texts that begin alike lose their common part."""
     cut = {text: text if len(text) <= room else f"{text[: room - 1]}…" for text in texts}
     groups: dict[str, list[str]] = {}
@@ -96,14 +98,15 @@ def _cut_distinctly(texts: Collection[str], room: int) -> dict[str, str]:
         alike = (len({*letters}) == 1 for letters in zip(*group, strict=False))
         shared = next((i for i, same in enumerate(alike) if not same), min(map(len, group)))
         common = _word_start(group[0], shared, free_width // 2)
-        shortened = _cut_distinctly([text[common:] for text in group], free_width)
+        shortened = cut_distinctly([text[common:] for text in group], free_width)
         cut |= {text: f"{text[:head]}…{shortened[text[common:]]}" for text in group}
     return cut
 
 
 def _word_start(text: str, place: int, max_characters: int) -> int:
-    """Return the beginning of the word at ``place``, or ``place`` if that is ``max_characters`` away."""
-    start = place
-    while start and text[start - 1].isalnum():
-        start -= 1
-    return start if place - start < max_characters else place
+    """Return the beginning of the word at ``place``, or of the option whose value it is.
+
+    It is ``place`` if the beginning is ``max_characters`` away.
+    """
+    word = _LAST_WORD.search(text, 0, place)
+    return word.start() if word and place - word.start() < max_characters else place

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from hpcprof.analysis.account.declarations import OUTSIDE_STEPS
+from hpcprof.analysis.account.places import in_words
 from hpcprof.analysis.steps.step_set import StepSet, step_set
 from hpcprof.common.units import counted, format_ns, visible
 from hpcprof.report.contents import Contents
@@ -147,7 +148,8 @@ def _idle_parts(causes: Sequence[_IdleTime], idle_ns: float) -> list[tuple[str, 
     for cause, ranges in sums.items():
         time = sum(ranges.values())
         most = [name for name in sorted(ranges, key=lambda name: -ranges[name]) if name][:_MAX_RANGES]
-        idle.append((IDLE_CAUSES.get(cause, f"idle, {cause}"), idle_ns * time / total, " and ".join(most)))
+        words = [in_words(name) for name in most]
+        idle.append((IDLE_CAUSES.get(cause, f"idle, {cause}"), idle_ns * time / total, " and ".join(words)))
     return sorted(idle, key=lambda part: -part[1])
 
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from hpcprof.analysis.explain.cause import WHOLE_PLACES, Cause, Trait, cause_names, cause_of, has_trait
+from hpcprof.analysis.account.places import in_words
+from hpcprof.analysis.explain.cause import Cause, Trait, cause_names, cause_of, has_trait
 from hpcprof.analysis.explain.changes import Prediction
 from hpcprof.analysis.explain.evidence import plain_figure
 from hpcprof.analysis.explain.explanation import (
@@ -322,7 +323,7 @@ def _place_name(finding: Finding) -> str:
     """Return the place of a finding in words, also where the whole step has no range to name it."""
     # Without a price, it may be a sentence.
     place = finding.where if finding.saving_ns is None else shortened(finding.where)
-    return visible(WHOLE_PLACES.get(place, place) if place else "")
+    return visible(in_words(place) if place else "")
 
 
 def place_text(finding: Finding, explanation: Explanation) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from itertools import groupby
 from operator import itemgetter
 
+from hpcprof.analysis.account.places import in_words
 from hpcprof.analysis.collectives.declarations import COST_PCT
 from hpcprof.analysis.collectives.verdicts import LATE
 from hpcprof.common.masking import masked_command
@@ -40,7 +41,7 @@ _STEP_SOURCES = {
     "MPI calls": "found as its sequence of MPI calls repeats",
     "launches": "found as its sequence of launches repeats",
     "--step-range": "named by --step-range",
-    "PyTorch profiler": "known from the PyTorch profiler",
+    "PyTorch profiler": "",
     "optimizer": "known from PyTorch's optimizers",
 }
 
@@ -268,7 +269,7 @@ def _range_sentence(name: str, rows: list[Row], steps: Mapping[int, int]) -> str
     where = f"on {'each of ' if len(rows) > 1 else ''}{counted(len(rows), 'rank')}"
     if any(steps.get(row["rank"], row["instances"]) != row["instances"] for row in rows):
         where += f" ({_range_text([steps.get(row['rank'], 0) for row in rows])} steps)"
-    return ", ".join(filter(None, [visible(shortened(name)), how, f"{number} {where}"]))
+    return ", ".join(filter(None, [visible(shortened(in_words(name))), how, f"{number} {where}"]))
 
 
 def _range_text(counts: Collection[int]) -> str:

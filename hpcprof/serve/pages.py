@@ -205,12 +205,15 @@ def _note(run: KnownRun, pushed: Mapping[str, PushedRow], catalogue: Catalogue) 
 
 
 def _first_finding(run: KnownRun, catalogue: Catalogue) -> str:
+    """Return the first finding of a run, else the reason of its state, else why there is no finding."""
     if run.listed.collected not in (Coverage.YES, Coverage.PARTLY):
-        return ""
+        return run.listed.reason or "not profiled" * (run.listed.profiler == "none" and not run.is_open)
     explanation = kept_explanation(Run(run.listed.run, Path(run.listed.path)), catalogue.store)
-    first = next(iter(explanation.shown()), None) if explanation else None
-    if explanation is None or first is None or (explanation.stall and not explanation.stall.went_on):
-        return ""  # the verdict on a hang is the reason of the state
+    if explanation is None:
+        return run.listed.reason or "not explained yet"
+    first = next(iter(explanation.shown()), None)
+    if first is None or (explanation.stall and not explanation.stall.went_on):
+        return run.listed.reason or "no finding"  # the verdict on a hang is the reason of the state
     return (
         f"{named(first, explanation)}, {format_ns(first.saving_ns)}"
         if first.saving_ns

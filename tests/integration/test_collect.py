@@ -124,9 +124,12 @@ def test_the_runs_below_a_folder_are_collected_even_if_one_of_them_cannot_be(
     shutil.copytree(profiles, parent / "b")
     (parent / "a" / "rank1.sqlite").unlink()
     shutil.copy(parent / "a" / "rank0.sqlite", parent / "a" / "rank00.sqlite")
+    (parent / "damaged").mkdir()
+    (parent / "damaged" / "run.json").write_text("{")
     done = hpcprof("collect", str(parent))
     assert done.returncode == 1
     assert "skipped: two profiles of rank 0" in done.stderr
+    assert f"skipped: {parent}/damaged/run.json cannot be read" in done.stderr
     assert "2 profiles collected" in done.stdout
 
 

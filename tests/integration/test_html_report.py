@@ -11,6 +11,8 @@ from playwright.sync_api import Browser
 
 from hpcprof.report.contents import Contents
 from hpcprof.report.page.page import html_report
+from hpcprof.report.page.sweep_page import html_sweep
+from hpcprof.results.across.sweeps import SweepPoint
 from hpcprof.runs.directory import Run
 from hpcprof.submit.runs.failures import RankFailure
 from tests.command_server import CommandServer
@@ -108,6 +110,19 @@ def test_nothing_runs_off_a_phone_and_a_finding_leads_to_its_table(page: Path, b
 def test_no_barrier_is_on_the_page(page: Path, browser: Browser, web_packages: Path, width: int) -> None:
     opened = open_page(browser, page, viewport={"width": width, "height": 800}, bypass_csp=True)
     assert barriers(opened, web_packages) == []
+
+
+def test_the_table_of_a_sweep_fits_a_phone(browser: Browser, tmp_path: Path) -> None:
+    points = [
+        SweepPoint(
+            f"20261121-020000-train-0abc.{i}", f"--batch-size {i} --learning-rate 0.01", ns, 9.5, ratio
+        )
+        for i, (ns, ratio) in enumerate([(126.4e6, 1.0), (212.5e6, 1.68)])
+    ]
+    (tmp_path / "sweep.html").write_text(html_sweep("20261121-020000-train-0abc", points))
+    opened = open_page(browser, tmp_path / "sweep.html", viewport={"width": 390, "height": 800}).page
+    widths = opened.locator(".scroll").evaluate("(it) => [it.scrollWidth, it.clientWidth]")
+    assert widths[0] <= widths[1]
 
 
 def test_the_legends_of_a_printed_page_keep_their_colours(page: Path, browser: Browser) -> None:

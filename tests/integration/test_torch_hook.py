@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from hpcprof.results.ask.explanation import kept_explanation
+from hpcprof.results.store.store import open_store
 from hpcprof.runs.directory import all_runs
 from hpcprof.submit.profilers import PROFILERS
 from hpcprof.submit.profilers.base import Target
@@ -163,10 +165,22 @@ def test_inference_without_an_optimizer_is_recorded_by_time(hpcprof: Hpcprof, tm
 def test_a_program_without_pytorch_says_why_there_is_no_trace_and_collect_repeats_it(
     hpcprof: Hpcprof, tmp_path: Path
 ) -> None:
-    assert hpcprof("submit", "--profiler", "torch", "--wait", "--", "echo", "hello").returncode == 0
+    submitted = hpcprof("submit", "--profiler", "torch", "--wait", "--", "echo", "hello")
+    assert submitted.returncode == 0
+    assert (submitted.stdout + submitted.stderr).count("the program ran no PyTorch operation") == 1
     done = hpcprof("collect")
     assert done.returncode == 1
     assert ": the program ran no PyTorch operation, or Python skipped the start-up hook" in done.stderr
+
+
+@pytest.mark.slow
+def test_each_run_of_a_repeat_is_explained(hpcprof: Hpcprof, tmp_path: Path) -> None:
+    (tmp_path / "infer.py").write_text(INFERENCE)
+    job = ["--repeat", "2", "--profiler", "torch", "--", str(forking_python(tmp_path)), "infer.py"]
+    done = hpcprof("run", *job)
+    assert done.returncode == 0, done.stderr
+    store = open_store(None, tmp_path / "runs")
+    assert [kept_explanation(run, store) is not None for run in all_runs(tmp_path / "runs")] == [True, True]
 
 
 @pytest.mark.slow

@@ -12,6 +12,16 @@ OUTSIDE = "code outside all ranges"
 WHOLE_STEP = ""
 """The place that contains all others."""
 
+PROFILER_STEP = "ProfilerStep#N"
+"""The one name of the steps that the PyTorch profiler marks."""
+
+_WORDS = {
+    WHOLE_STEP: "the step",
+    "step": "the step",
+    "capture": "the program",
+    PROFILER_STEP: "steps of PyTorch's profiler",
+}
+
 _NUMBER = re.compile(r"\d+")
 
 
@@ -19,6 +29,11 @@ _NUMBER = re.compile(r"\d+")
 def without_numbers(place: str) -> str:
     """Return a place with ``N`` for each number: ``forward/layers.N`` for ``forward/layers.0``."""
     return _NUMBER.sub("N", place)
+
+
+def in_words(place: str) -> str:
+    """Return a place for a sentence: its name, or words for one that no program names."""
+    return _WORDS.get(place, place)
 
 
 def is_inside(place: str, other: str) -> bool:

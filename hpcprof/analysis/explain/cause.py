@@ -15,7 +15,7 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from hpcprof.analysis.account.places import NONE, without_numbers
+from hpcprof.analysis.account.places import NONE, in_words, without_numbers
 from hpcprof.analysis.explain import causes
 from hpcprof.analysis.explain.causes import BUILT_IN
 from hpcprof.common.errors import UsageError, unknown
@@ -128,9 +128,6 @@ def for_device(advice: str, device: str) -> str:
         advice = re.sub(pattern, word, advice)
     return advice
 
-
-WHOLE_PLACES = {"": "the step", "step": "the step", "capture": "the program"}
-"""The words for places that are a whole step or program."""
 
 Stack = Literal["", "jax", "mpi", "cuda", "graph"]
 """The stack of a program: JAX, MPI without a GPU, CUDA without PyTorch, or, empty, PyTorch; ``graph`` if it
@@ -299,7 +296,7 @@ class CauseDeclaration:
         )
         chosen = advice or (self.remedy_in_turn if in_turn else "") or chosen
         subject = f"rank {ranks[0]}" if len(ranks) == 1 else "these ranks"
-        advice_text = chosen.format(where=WHOLE_PLACES.get(where, shortened(where)), ranks=subject)
+        advice_text = chosen.format(where=shortened(in_words(where)), ranks=subject)
         # The name of such a place begins with its own preposition.
         return re.sub(r"\b(?:of|in) (between|before|after) MPI_", r"\1 MPI_", advice_text)
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from hpcprof.analysis.account import places
 from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Figures, Trait
 from hpcprof.analysis.explain.explanation import Evidence, Finding
 from hpcprof.common.units import counted, format_bytes, format_ns
@@ -177,7 +178,8 @@ def plain_figure(evidence: Evidence) -> str:
 
 def _idle_sentence(row: Row, idle: str = "the GPU is idle for") -> str:
     calling = f" ({row['api']})" if isinstance(row["api"], str) and row["api"] else ""
-    inside = f"in {row['range']}" if isinstance(row["range"], str) and row["range"] else "outside all ranges"
+    name = row["range"] if isinstance(row["range"], str) else ""
+    inside = f"in {places.in_words(name)}" if name else "outside all ranges"
     reason = _IDLE_CLAUSES.get(row["cause"], "for an unknown reason {place}").format(
         place=f"{inside}{calling}"
     )
@@ -197,6 +199,8 @@ class _Cell(NamedTuple):
             return format_ns(self.value)
         if spec == "size":
             return format_bytes(self.value)
+        if spec == "place":
+            return places.in_words(self.value)
         if spec == "kernel":
             name = short_name(self.value)
             return labels([name], _MAX_NAME_LENGTH)[name]
@@ -269,7 +273,7 @@ _SENTENCES: dict[tuple[str, str], str | Callable[[Row], str]] = {
     ("darshan_files", "write_s"): "writes to {file} take {write_s:.3g} s of {ranks:rank}: "
     "{written_bytes:size} in {writes:call} (Darshan)",
     ("operators", "calls"): "{calls:call} of {name}",
-    ("ranges", "instances"): "{instances:instance} of {range}",
+    ("ranges", "instances"): "{instances:instance} of {range:place}",
 }
 """The sentence for a row of an analysis (see `_Cell`), by the analysis and the column of the figure."""
 

@@ -4,11 +4,11 @@ import re
 
 import numpy as np
 
+from hpcprof.analysis.account.places import PROFILER_STEP
 from hpcprof.analysis.steps.earlier_work import earlier_work
 from hpcprof.analysis.steps.gpu_projection import launches, on_thread
 from hpcprof.analysis.steps.lost_launches import launch_rows, lost_launches
 from hpcprof.analysis.steps.phases import phases_of
-from hpcprof.analysis.steps.range_names import PROFILER_STEP
 from hpcprof.analysis.steps.step_detection import rows_named
 from hpcprof.analysis.steps.step_ranges import steps_of
 from hpcprof.analysis.steps.streams import NEVER, NO_CALL, launch_calls, streams

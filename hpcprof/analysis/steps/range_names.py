@@ -10,12 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hpcprof.analysis.account.places import PROFILER_STEP
 from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.columns.unique import distinct
 from hpcprof.profiles.timeline import NO_NAME, Ints, Mask, Ranges, Timeline
-
-PROFILER_STEP = "ProfilerStep#N"
-"""The one name of the steps that the PyTorch profiler marks."""
 
 # Suffixes of torch.autograd.profiler.emit_nvtx to a name (torch/csrc/profiler/util.cpp, getNvtxStr).
 _EMITTED_NAME = re.compile(

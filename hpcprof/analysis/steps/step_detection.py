@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from hpcprof.analysis.account.places import PROFILER_STEP
 from hpcprof.analysis.steps.gpu_projection import project
 from hpcprof.analysis.steps.launch_steps import launch_step_candidates, launch_steps
 from hpcprof.analysis.steps.mpi_steps import (
@@ -24,7 +25,7 @@ from hpcprof.analysis.steps.mpi_steps import (
     mpi_step_candidates,
     share_begun_inside,
 )
-from hpcprof.analysis.steps.range_names import PROFILER_STEP, names_part, range_names, with_counter
+from hpcprof.analysis.steps.range_names import names_part, range_names, with_counter
 from hpcprof.analysis.steps.streams import NO_CALL, launch_calls
 from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.columns.intervals import length, outermost

@@ -7,10 +7,11 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 
+from hpcprof.analysis.account.places import PROFILER_STEP
 from hpcprof.analysis.framework.outcome import Outcome, columns_of, no_rows
 from hpcprof.analysis.steps.launch_steps import is_launch_step, launch_steps
 from hpcprof.analysis.steps.mpi_steps import MIN_INSTANCES, MpiStep, is_mpi_step, mpi_steps, sequence_text
-from hpcprof.analysis.steps.range_names import PROFILER_STEP, plain_name, range_names
+from hpcprof.analysis.steps.range_names import plain_name, range_names
 from hpcprof.analysis.steps.step_detection import (
     HOOK,
     ITERATION_RANGE,

@@ -33,15 +33,15 @@ class SweepPoint(msgspec.Struct, frozen=True):
         return self.ratio == 1.0
 
     @property
-    def cells(self) -> tuple[str, str, str, str, str]:
+    def cells(self) -> tuple[str, str, str, str]:
         """The values under `HEADERS`."""
         step = format_ns(self.elapsed_ns) if self.elapsed_ns else "–"
         job = format_ns(1e9 * self.duration_s) if self.duration_s else "–"
-        ratio = f"{self.ratio:.2f} x" if self.ratio else ""
-        return self.parameters, step, job, ratio, "shortest" * self.is_best
+        ratio = "shortest" if self.is_best else f"{self.ratio:.2f} x" if self.ratio else ""
+        return self.parameters, step, job, ratio
 
 
-HEADERS = ("parameters", "elapsed per step", "job", "of the shortest", "")
+HEADERS = ("parameters", "elapsed per step", "job", "of the shortest")
 
 
 def sweep_points(runs: Sequence[Run], store: Store) -> list[SweepPoint]:

@@ -43,6 +43,7 @@ from hpcprof.results.collect.rank_task import (
 )
 from hpcprof.results.collect.run_names import find_runs_to_collect
 from hpcprof.results.collect.run_profiles import (
+    Search,
     foreign_files,
     is_unpacked,
     profiles_of,
@@ -109,9 +110,11 @@ def collect_profiles(
     """Read the profiles of runs into the results database; see `hpcprof.collect_profiles`."""
     runs = runs_directory(Path(runs_dir) if runs_dir else None)
     store = open_store(db, runs)
-    runs_to_collect = [run] if isinstance(run, Run) else find_runs_to_collect([os.fspath(run)], runs, store)
-    store.prepare()
     whole = Collected()
+    search = Search(skipped=whole.skipped)
+    named = [] if isinstance(run, Run) else [os.fspath(run)]
+    runs_to_collect = [run] if isinstance(run, Run) else find_runs_to_collect(named, runs, store, search)
+    store.prepare()
     with nullcontext(serially) if jobs is None else Processes(jobs, PRELOAD, work_of) as executor:
         for collected_run in runs_to_collect:
             try:

@@ -19,6 +19,7 @@ from hpcprof.common.paths import absolute_path, is_folder
 from hpcprof.profiles.readers.discovery import is_profile_folder
 from hpcprof.results.collect.last_collected import last_collected
 from hpcprof.results.collect.run_profiles import (
+    Search,
     is_beside_profiles,
     restore_profiles,
     runs_in,
@@ -70,7 +71,9 @@ def find_known_runs(references: Sequence[str], runs_dir: Path, store: Store) -> 
     return [run for reference in references for run in _known_runs(reference, runs_dir, store, stored)]
 
 
-def find_runs_to_collect(references: Sequence[str], runs_dir: Path, store: Store) -> list[Run]:
+def find_runs_to_collect(
+    references: Sequence[str], runs_dir: Path, store: Store, search: Search | None = None
+) -> list[Run]:
     """Return the runs that a user wants to have collected: files of one folder are one run.
 
     Snapshots of memory and logs of Darshan that are given together with one run belong to that run.
@@ -80,7 +83,7 @@ def find_runs_to_collect(references: Sequence[str], runs_dir: Path, store: Store
     named = find_known_runs(names, runs_dir, store)
     if len(named) == 1 and files and all(map(is_beside_profiles, files)):
         return [replace(item, beside=tuple(map(Path.absolute, files))) for item in runs_to_collect(named[0])]
-    return [*runs_of_files(files), *(run for item in named for run in runs_to_collect(item))]
+    return [*runs_of_files(files), *(run for item in named for run in runs_to_collect(item, search))]
 
 
 def _is_profile(reference: str) -> bool:

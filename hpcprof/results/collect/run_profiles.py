@@ -13,8 +13,8 @@ Files that a user names are a run of their own, unless they are all profiles of 
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import replace
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,6 +44,16 @@ from hpcprof.submit.runs.failures import profiler_complaint
 
 if TYPE_CHECKING:  # a job is submitted without what reads a database
     from hpcprof.results.store.tables import ProfileRow
+
+
+@dataclass
+class Search:
+    """A search for runs below folders, which leaves out damaged runs."""
+
+    on_folder: Callable[[Path, int], None] = lambda folder, runs: None
+    """Called for each folder that is searched, with the number of runs found so far."""
+    skipped: list[str] = field(default_factory=list)
+    """A sentence for each run that cannot be read."""
 
 
 def profiles_of(run: Run) -> list[Path]:
@@ -110,11 +120,8 @@ def foreign_files(run: Run) -> list[str]:
     files_below = accumulate(1 + len(names) for folder in folders for *_, names in os.walk(folder))
     if not profiles or any(count > _MAX_FILES_BELOW for count in files_below):
         return sentences
-    below: list[Path] = []
-    for folder in folders:
-        # A damaged run among them is no reason to read no profiles here.
-        with suppress(HpcprofError):
-            below += [item.path for item in runs_below(folder)]
+    # A damaged run among them is no reason to read no profiles here.
+    below = [item.path for folder in folders for item in runs_below(folder, Search())]
     if below:
         also = f" and {counted(len(below) - 1, 'more run')}" if len(below) > 1 else ""
         place = below[0].relative_to(run.path)
@@ -163,8 +170,8 @@ def is_beside_profiles(file: Path) -> bool:
     return is_memory_snapshot(file) or is_darshan_log(file)
 
 
-def runs_below(folder: Path) -> list[Run]:
-    """Return the runs and folders of profiles below a folder.
+def runs_below(folder: Path, search: Search | None = None) -> list[Run]:
+    """Return the runs and folders of profiles below a folder; without a search, a damaged run is an error.
 
     Hidden folders, links to folders, and the folders inside a run are not searched. A run without profiles
     is left out. Folders of single ranks, side by side, are one run, and so are the logs of Darshan of a job.
@@ -173,8 +180,16 @@ def runs_below(folder: Path) -> list[Run]:
     for place, folders, files in os.walk(folder):
         path = Path(place)
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        is_apart = MANIFEST in files or path.name != "profiles"
-        runs = [run for run in _profiled_runs(path) if profiles_of(run)] if is_apart else []
+        runs: list[Run] = []
+        try:
+            if search:
+                search.on_folder(folder, len(adopted_runs))
+            if MANIFEST in files or path.name != "profiles":
+                runs = [run for run in _profiled_runs(path) if profiles_of(run)]
+        except HpcprofError as error:
+            if not search:
+                raise
+            search.skipped.append(str(error))
         if runs or MANIFEST in files:
             folders.clear()
         elif find_darshan_logs(path):
@@ -233,11 +248,11 @@ def _by_job(files: Sequence[Path]) -> list[list[Path]]:
     return [*by_job.values(), *([snapshots] if snapshots else [])]
 
 
-def runs_to_collect(run: Run) -> list[Run]:
+def runs_to_collect(run: Run, search: Search | None = None) -> list[Run]:
     """Return the runs in the folder of a run, else the runs below it, else the run itself."""
     if run.manifest is not None or run.files is not None or not is_folder(run.path):
         return [run]
-    return runs_in(run.path) or runs_below(run.path) or [run]
+    return runs_in(run.path) or runs_below(run.path, search) or [run]
 
 
 def several_runs_sentence(runs: Sequence[Run]) -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
-from hpcprof.cli.progress import WaitingLine
+from hpcprof.cli.progress import SearchingLine, WaitingLine
 from hpcprof.study.runs import Message, MessageKind
 from hpcprof.submit.schedulers.base import JobState, JobStatus
 
@@ -97,3 +98,16 @@ def test_of_a_line_that_a_program_redraws_the_end_is_shown(
     with WaitingLine() as line:
         line.print("10 %\r50 %\rdone\r\n", nl=False)
     assert drawn(capsys) == ["done"]
+
+
+def test_a_long_search_for_runs_says_so_once_where_there_is_no_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = [100.0]
+    monkeypatch.setattr("hpcprof.cli.progress.time.monotonic", lambda: clock[0])
+    with SearchingLine() as line:
+        line(Path("/data"), 0)
+        clock[0] += 3
+        line(Path("/data"), 1)
+        line(Path("/data"), 1)
+    assert capsys.readouterr().err == "hpcprof: searching /data for runs and profiles\n"

@@ -95,3 +95,22 @@ def test_a_long_command_does_not_widen_a_table_that_is_no_terminal(
     monkeypatch.setenv("COLUMNS", "24")
     show_what_fits(columns, ["run", "state", "command"], shortened="command")
     assert capsys.readouterr().err == "not shown in this width: command\n"
+
+
+def test_texts_that_are_cut_keep_what_differs(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    program = f"python train.py --data /{'long/' * 20}train"
+    commands = [f"{program} --batch {batch} --lr {lr}" for batch in (1, 2) for lr in (0.1, 0.01)]
+    columns = {
+        "run": ["sweep.0", "sweep.1", "sweep.2", "sweep.3"],
+        "command": commands,
+        "site": ["local"] * 4,
+    }
+    show_what_fits(columns, ["run", "command", "site"], shortened="command")
+    out, err = capsys.readouterr()
+    for line, command in zip(out.splitlines()[1:], commands, strict=True):
+        assert line.rstrip().endswith(command.removeprefix(program).strip())
+        assert len(line) <= 60
+    assert err == "not shown in this width: site\n"

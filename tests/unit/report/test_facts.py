@@ -159,6 +159,8 @@ def test_the_head_says_which_range_is_the_step_and_which_others_could_be() -> No
         "[pl]\\nbatch, known from Lightning, 3 on 1 rank"
     )
     assert step_range(ranges((0, "loop", "automatic", 9, 1))) == "loop, found as it repeats, 9 on 1 rank"
+    torch_step = step_range(ranges((0, "ProfilerStep#N", "PyTorch profiler", 9, 1)))
+    assert torch_step == "steps of PyTorch's profiler, 9 on 1 rank"
     assert "known from PyTorch's optimizers, 9" in step_range(ranges((0, "step", "optimizer", 9, 1)))
     assert step_range(ranges((0, "loop", "--step-range", 9, 1))).startswith("loop, named by --step-range, 9")
 
