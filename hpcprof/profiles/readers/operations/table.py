@@ -50,10 +50,12 @@ UNKNOWN = -1
 """The value of an optional column where a row has none."""
 
 _KIND_WORDS = {
-    **dict.fromkeys(("comp", "computation", "gpu", "kernel"), "compute"),
-    **dict.fromkeys(("coll", "comm", "communication", "nccl"), "collective"),
-    **dict.fromkeys(("idle", "sync", "synchronization", "waiting"), "wait"),
-    "cpu": "host",
+    **dict.fromkeys(("comp", "computation", "gpu", "kernel", "work"), "compute"),
+    **dict.fromkeys(("forward", "fwd", "backward", "bwd", "optimizer", "optim", "update"), "compute"),
+    **dict.fromkeys(("coll", "comm", "communication", "mpi", "nccl"), "collective"),
+    **dict.fromkeys(("bubble", "idle", "stall", "sync", "synchronization", "waiting"), "wait"),
+    **dict.fromkeys(("cpu", "data", "dataloader", "loader", "input", "output", "io", "i/o", "gc"), "host"),
+    **dict.fromkeys(("checkpoint", "logging"), "host"),
     "receive": "recv",
 }
 """Kinds that programs write, and the one of `KINDS` that each means."""

@@ -97,6 +97,9 @@ def test_kinds_may_be_operations_of_collectives_or_words_of_programs(tmp_path: P
         ("compute", "f"),
         ("send", "p2p"),
     ]
+    texts = ["Forward", "optimizer", "dataloader", "bubble"]
+    table = read_table(written(tmp_path, ROWS.assign(kind=texts), "parts.csv")).rows
+    assert sorted(table["kind"]) == ["compute", "compute", "host", "wait"]
 
 
 def test_ends_may_take_the_place_of_durations(tmp_path: Path) -> None:
