@@ -257,9 +257,9 @@ _END_WITHIN_CAPTURE = (
     "ends]: a process hands over its last events then."
 )
 RECORD_KERNELS = (
-    "[roc: (rocprofv3 --kernel-trace)][nsys: (nsys --trace=cuda)][torch: (ProfilerActivity.CUDA)]"
+    "record them[roc: (rocprofv3 --kernel-trace)][nsys: (nsys --trace=cuda)][torch: (ProfilerActivity.CUDA)]"
 )
-"""The options of profilers that record the work of a GPU, for `for_profiler`."""
+"""Advice with the options of profilers that record the work of a GPU, for `for_profiler`."""
 _MISSING_REMEDIES = {
     Subject.COPY: "Trace memory copies too[roc: (rocprofv3 --memory-copy-trace)][nsys: (nsys --trace=cuda)].",
     Subject.PROGRAM: "Record fewer steps, or with a newer version: JAX's profiler lost what GPUs did.",

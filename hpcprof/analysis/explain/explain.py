@@ -309,6 +309,8 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
             elapsed,
             max(0, recorded_elapsed - elapsed),
             uncertain,
+            inputs.tables["idle_causes"],
+            _stack(timelines[inputs.ranks[0]]),
         )
         explanation = replace(explanation, not_judged=(*idle, *unjudged))
     return explanation, critical_path(replay.recorded or replay)

@@ -217,7 +217,7 @@ def _without_steps(steps: Mapping[int, Sized], timeline: Timeline) -> str:
         advice = for_profiler(_ON_PROCESSORS, timeline.origin.kind)
         return f"no work on a GPU, call or range was recorded on {named_ranks(without)}{advice}"
     if timeline.origin.gpus and not len(timeline.kernels) + len(timeline.graphs):
-        remedy = "" if len(timeline.calls) else for_profiler(RECORD_KERNELS, timeline.origin.kind)
+        remedy = "" if len(timeline.calls) else f"; {for_profiler(RECORD_KERNELS, timeline.origin.kind)}"
         return f"no kernel is recorded on {named_ranks(without)}{remedy}"
     clause = "known as a step; name one (hpcprof collect --step-range NAME), or mark steps"
     if not len(timeline.ranges):

@@ -10,7 +10,7 @@ import pandas as pd
 
 from hpcprof.analysis.account.places import NONE
 from hpcprof.analysis.collectives.matches import Arrivals
-from hpcprof.analysis.explain.cause import Cause, Trait, find_cause, has_trait
+from hpcprof.analysis.explain.cause import Cause, Stack, Trait, find_cause, has_trait
 from hpcprof.analysis.explain.causes.late_rank import MAX_HELD_UP_RATIO
 from hpcprof.analysis.explain.edge_kinds import EdgeKind
 from hpcprof.analysis.explain.evidence import Tables, largest, step_evidence
@@ -47,6 +47,15 @@ from hpcprof.profiles.columns.unique import numbered_rows
 from hpcprof.profiles.losses import LossKind, sum_losses
 from hpcprof.profiles.timeline import NO_NAME, Category, Floats, Mask, Timeline
 from hpcprof.runs.step_time import single_long_steps
+
+_CAUSES_OF_IDLE = {
+    "host": "host_work",
+    "sync": "host_sync",
+    "allocation": "device_allocation",
+    "copy": "blocking_copy",
+    "launch": "host_bound",
+}
+"""The causes with the remedies of idle time, by `hpcprof.analysis.account.idle_causes.IdleCause`."""
 
 _MIN_COPYING_PCT = 20.0
 """Minimum share of a capture without steps for copies that nothing hides to be a finding."""
@@ -216,15 +225,26 @@ def unexplained_idle(
     wall: float,
     profiler_ns: float,
     uncertain: Sequence[NotJudged],
+    idle_causes: pd.DataFrame,
+    stack: Stack,
 ) -> Iterator[NotJudged]:
     """Yield the idle time of the GPU in a step of ``wall`` ns, if no finding explains most of it.
 
     The profiler makes the recorded step longer by ``profiler_ns``. ``uncertain`` are the causes that more
-    steps may confirm, the costliest first: the first one of the host may explain the idle time.
+    steps may confirm, the costliest first: the first one of the host may explain the idle time. Else it is
+    that with most of ``idle_causes``, the table of that name, with the remedy for programs of ``stack``.
     """
     idle = float(account["idle_ns"].astype(float).median()) - profiler_ns if len(account) else 0.0
     if idle - sum(item.saving_ns or 0 for item in findings) >= _MIN_IDLE_SHARE * wall:
         reason = "and no replay shortens that (--analysis idle_causes)"
+        by_cause = idle_causes.groupby("cause")["idle_ns_per_step"].sum()
+        if len(by_cause) and (largest_cause := by_cause.idxmax()) in _CAUSES_OF_IDLE:
+            cause = find_cause(_CAUSES_OF_IDLE[largest_cause])
+            reason = (
+                f"{reason}, most of it for {cause.title}. {cause.advise('the step', (), stack=stack)}".rstrip(
+                    "."
+                )
+            )
         host_causes = [item for item in uncertain if find_cause(item.what).is_of_host]
         if host_causes:
             reason = f"perhaps for {find_cause(host_causes[0].what).title}: {host_causes[0].reason}"

@@ -16,8 +16,8 @@ from hpcprof.common.units import format_ns
 from hpcprof.profiles.columns.joins import launch_pairs
 from hpcprof.profiles.columns.unique import name_matches
 from hpcprof.profiles.losses import COUNTERS, Loss, LossKind, Subject
-from hpcprof.profiles.timeline import Ints, Mask, Timeline
-from hpcprof.profiles.waiting_calls import launches_graph, waits_for_device
+from hpcprof.profiles.timeline import NO_CORRELATION, Ints, Mask, Timeline
+from hpcprof.profiles.waiting_calls import launches_graph
 
 MIGRATION = re.compile(r"\bUnified\b|\bUVM\b|migrat", re.IGNORECASE)
 """Names of moves of pages of unified memory."""
@@ -25,9 +25,6 @@ MIGRATION = re.compile(r"\bUnified\b|\bUVM\b|migrat", re.IGNORECASE)
 _COPY = re.compile(r"(?:cuda|cu|hip)Memcpy\w*")
 
 _PROGRAM = re.compile("(?:TSL:)?XlaModule:")
-
-_IDLE_NS = 100_000
-"""Minimum time without any operation after which no work was queued, in ns: a stream takes less to go on."""
 
 _LEFT_OUT_KINDS = (LossKind.ROW, LossKind.EARLY, LossKind.OVERRUN)
 
@@ -68,19 +65,18 @@ def _launched_before(timeline: Timeline) -> Mask:
     """Return a mask of the operations that were launched before the capture.
 
     They run before the first operation of their stream that has a launch call, since a stream keeps the
-    order of its launches. No call has waited for the whole GPU yet, and the GPU has not been idle: work that
-    was queued would have run.
+    order of its launches, and the numbers of their calls are below those of all recorded calls of their
+    process, since profilers count calls up from 1.
     """
-    call, (start, end) = launch_calls(timeline), timeline.of_operations("start", "end")
+    call, (process, number) = launch_calls(timeline), timeline.of_operations("process", "correlation")
+    calls = timeline.calls
     before: Mask = np.zeros(len(call), bool)
     for _, _, rows in streams(timeline):
-        launched = call[rows] != NO_CALL
-        before[rows[: np.argmax(launched)]] = True
-    waits = name_matches(timeline, timeline.calls.name, waits_for_device)
-    order = np.argsort(start, kind="stable")
-    busy_until = np.maximum.accumulate(end[order])[:-1]
-    resumed = start[order][1:][start[order][1:] - busy_until >= _IDLE_NS]
-    before &= start < min(timeline.calls.end[waits].min(initial=NEVER), resumed.min(initial=NEVER))
+        before[rows[: np.argmax(call[rows] != NO_CALL)]] = True
+    for owner in np.unique(process[before]).tolist():
+        recorded = calls.correlation[(calls.process == owner) & (calls.correlation != NO_CORRELATION)]
+        before &= (process != owner) | (number < recorded.min(initial=NEVER))
+    before &= number > 0
     return before
 
 

@@ -2,7 +2,8 @@
 
 1. The range of a framework is the step, the first one in the order of `KNOWN`.
 2. Else it is a range that repeats on one thread and covers half of the capture on every rank: of nested ones
-   the outermost (`_only_outermost`).
+   the outermost (`_only_outermost`), and of those that take turns the time from one turn to the next
+   (`_in_turns`).
 3. Else the marks of the start-up hook, a repeated sequence of MPI calls, the range of the optimizer, a known
    range that occurs once, or periods of launches on the GPU.
 """
@@ -55,6 +56,9 @@ _MIN_USUAL_SHARE = 0.01
 
 _MAX_LISTED_RANGES, _MAX_JUDGED_RANGES = 8, 32
 """Maximum number of repeating ranges that are listed, and of unknown ranges that are judged."""
+
+_MIN_OTHERS_SHARE = 0.1
+"""Minimum share of the time of ranges in turns that those beside the longest one take."""
 
 _MIN_MARKERS = 3
 """Minimum markers: with the last step, which may be incomplete, they make two steps."""
@@ -169,6 +173,8 @@ class StepCandidate:
     """The number of times that it occurs."""
     coverage_pct: float
     """The share of the capture in which it is open, or the work that was launched in it runs on the GPU."""
+    in_turn: bool = False
+    """True if it is one of several ranges that take turns: a step lasts until its next turn."""
 
 
 def known_range(name: str) -> KnownRange | None:
@@ -250,6 +256,8 @@ def step_candidates(timeline: Timeline) -> tuple[StepCandidate, ...]:
     listed = _only_outermost(
         timeline, [step for step in marked if step not in repeating[_MAX_LISTED_RANGES:]]
     )
+    if all(step.source in (AUTOMATIC, REPEATS) for step in listed):
+        listed = _in_turns(timeline, listed)
     candidates = [*listed, *_marked_by_mpi(timeline)]
     # Another rank may lack a range that only repeats.
     if all(candidate.source in (AUTOMATIC, REPEATS) for candidate in candidates):
@@ -307,6 +315,41 @@ def _only_outermost(timeline: Timeline, candidates: list[StepCandidate]) -> list
                 name for name in unknown_ranges if _mostly_inside(timeline.ranges, rows[name], rows[outer])
             }
     return [replace(step, source=REPEATS) if step.name in inner else step for step in candidates]
+
+
+def _in_turns(timeline: Timeline, candidates: list[StepCandidate]) -> list[StepCandidate]:
+    """Let ranges that take turns qualify together, those of a turn in their order and before the others.
+
+    They are the outermost ones of the thread whose ranges take the most time, occur equally often and always
+    in the same order. A turn begins after the longest pause.
+    """
+    ranges, by_name = timeline.ranges, [marking_rows(timeline, step.name) for step in candidates]
+    if len(by_name) < 2:
+        return candidates
+    longest = int(np.argmax([_duration(ranges, rows) for rows in by_name]))
+    rows, name = np.concatenate(by_name), np.repeat(np.arange(len(by_name)), [*map(len, by_name)])
+    for column in (ranges.process, ranges.thread):
+        on_thread = column[rows] == column[by_name[longest][0]]
+        rows, name = rows[on_thread], name[on_thread]
+    outer = outermost(ranges.start[rows], ranges.end[rows])
+    start, end, name = ranges.start[rows][outer], ranges.end[rows][outer], name[outer]
+    count, time = np.bincount(name, minlength=len(by_name)), np.bincount(name, end - start, len(by_name))
+    members = np.flatnonzero((np.abs(count - count[longest]) <= 1) & (count >= MIN_INSTANCES))
+    if longest not in members:
+        return candidates
+    inside = np.isin(name, members)
+    start, end, name = start[inside], end[inside], name[inside]
+    covered = round(100 * int(end[-1] - start[0]) / max(_capture_length(timeline), 1), 2)
+    if (
+        time[longest] > (1 - _MIN_OTHERS_SHARE) * time[members].sum()
+        or np.any(name[len(members) :] != name[: -len(members)])
+        or covered < MIN_COVERAGE_PCT
+    ):
+        return candidates
+    pause = [np.median((start[1:] - end[:-1])[name[1:] == member]) for member in name[: len(members)]]
+    turn = np.roll(name[: len(members)], -int(np.argmax(pause))).tolist()
+    marks = [replace(candidates[i], source=AUTOMATIC, coverage_pct=covered, in_turn=True) for i in turn]
+    return [*marks, *(step for i, step in enumerate(candidates) if i not in turn)]
 
 
 def _outer_programs(timeline: Timeline, candidates: list[StepCandidate]) -> list[StepCandidate]:

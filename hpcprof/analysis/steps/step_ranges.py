@@ -112,7 +112,8 @@ def steps_of(timeline: Timeline) -> Steps:
     name = resolve(timeline, name)
     rows = marking_rows(timeline, name)
     kind = known_range(name)
-    marker = kind is not None and kind.marker and len(rows) > 1
+    in_turn = any(step.in_turn and step.name == name for step in step_candidates(timeline))
+    marker = len(rows) > 1 and (kind.marker if kind else in_turn and not (chosen and chosen.named))
     ranges = timeline.ranges.take(rows)
     if marker:
         # The last one marks a step that may not be complete.

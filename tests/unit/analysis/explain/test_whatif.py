@@ -28,6 +28,7 @@ from tests.unit.analysis.explain.programs import (
     inputs_of,
     simulate,
 )
+from tests.unit.analysis.timelines import timeline as only_ranges
 
 STEPS = 6
 
@@ -203,4 +204,7 @@ def test_a_capture_without_steps_is_replayed_as_one() -> None:
     no_kernels = timelines[0].kernels.take(np.zeros(0, np.int64))
     timelines[0] = replace(timelines[0], kernels=no_kernels, origin=origin)
     with pytest.raises(HpcprofError, match=r"nothing can be replayed: no kernel is recorded on rank 0\.$"):
+        predict(empty, [])
+    timelines[0] = replace(only_ranges([], [(0, 9, "load", 0)]), origin=origin)
+    with pytest.raises(HpcprofError, match=r"on rank 0; record them \(nsys --trace=cuda\)\.$"):
         predict(empty, [])

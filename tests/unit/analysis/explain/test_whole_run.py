@@ -67,16 +67,29 @@ def test_ranks_without_a_profile_are_named() -> None:
     assert coverage((0,), 4096) == "1 of 4,096 ranks has a profile (ranks 1-4095 lack one)"
 
 
+NO_CAUSES = pd.DataFrame({"cause": [], "idle_ns_per_step": []})
+
+
 def test_idle_time_that_no_finding_explains_is_said() -> None:
     account = pd.DataFrame({"idle_ns": [600_000, 640_000, 9_000_000]})
-    (said,) = unexplained_idle(account, [], 1e6, 0, [])
+    (said,) = unexplained_idle(account, [], 1e6, 0, [], NO_CAUSES, "")
     assert said.reason.startswith("the GPU is idle for 640.0 µs of a step (64 %), and no replay")
-    assert not [*unexplained_idle(account, [finding(45)], 1e6, 0, [])]
-    assert not [*unexplained_idle(account.iloc[:0], [], 1e6, 0, [])]
+    assert not [*unexplained_idle(account, [finding(45)], 1e6, 0, [], NO_CAUSES, "")]
+    assert not [*unexplained_idle(account.iloc[:0], [], 1e6, 0, [], NO_CAUSES, "")]
     # Without the profiler, a step is idle for as much less as it is shorter.
-    assert not [*unexplained_idle(account, [], 4e5, 600_000, [])]
-    (alone,) = unexplained_idle(account, [], 4e5, 300_000, [])
+    assert not [*unexplained_idle(account, [], 4e5, 600_000, [], NO_CAUSES, "")]
+    (alone,) = unexplained_idle(account, [], 4e5, 300_000, [], NO_CAUSES, "")
     assert alone.reason.startswith("the GPU is idle for 340.0 µs of a step (85 %)")
+
+
+def test_idle_time_names_what_it_is_mostly_for_and_what_helps() -> None:
+    """Rebuilt from a public OpenACC program that launches, copies and allocates for each kernel of 2 µs."""
+    causes = pd.DataFrame({"cause": ["launch", "allocation", "launch"], "idle_ns_per_step": [20, 30, 20]})
+    (said,) = unexplained_idle(pd.DataFrame({"idle_ns": [640_000]}), [], 1e6, 0, [], causes, "cuda")
+    assert (
+        "most of it for slow launches. Launch the step with less work of the host: a CUDA graph"
+        in said.reason
+    )
 
 
 def test_idle_time_that_too_few_steps_explain_names_the_cause_that_they_show() -> None:
@@ -86,7 +99,7 @@ def test_idle_time_that_too_few_steps_explain_names_the_cause_that_they_show() -
     )
     # Slow kernels leave no GPU idle.
     slow = NotJudged("slow_math", "it seems to cost 90.0 µs of a step, but 3 steps are too few to tell")
-    (said,) = unexplained_idle(account, [], 1e6, 0, [slow, few])
+    (said,) = unexplained_idle(account, [], 1e6, 0, [slow, few], NO_CAUSES, "")
     assert said.reason.endswith(f"of a step (64 %), perhaps for host work: {few.reason}")
 
 
