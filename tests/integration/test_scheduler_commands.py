@@ -118,7 +118,7 @@ def test_the_logs_of_a_plain_script_are_those_of_the_run(fake: Fake, calls: Call
     PBS.submit(run)
     out, err = str(logs / "job.out"), str(logs / "job.err")
     assert calls() == [
-        ["sbatch", "--parsable", f"--output={out}", f"--error={err}", str(script)],
+        ["sbatch", "--parsable", "--output", out, "--error", err, str(script)],
         ["qsub", "-o", out, "-e", err, str(script)],
     ]
     script.write_text(f"#!/bin/sh\n#SBATCH --output={out}\n")

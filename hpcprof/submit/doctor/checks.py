@@ -15,6 +15,7 @@ from pathlib import Path
 from hpcprof.common.processes import NO_WORKING_FOLDER
 from hpcprof.submit.doctor.machine import COMMAND_SECONDS, CheckResult, Inspected, absent, broken, ok, warning
 from hpcprof.submit.doctor.mpi import mpi
+from hpcprof.submit.doctor.node_evidence import native_stacks
 from hpcprof.submit.schedulers.command import refused_question
 from hpcprof.submit.schedulers.polling import LISTING_SECONDS
 
@@ -51,25 +52,6 @@ def perf_events(machine: Inspected) -> CheckResult:
             "Keep the profiler option sample=none, or ask for sysctl kernel.perf_event_paranoid=2.",
         )
     return ok(f"perf_event_paranoid is {text}.")
-
-
-def stalls(machine: Inspected) -> CheckResult:
-    """Check that native stacks can be kept as evidence of a stall, beside Python stacks."""
-    tool = next(filter(machine.which, ("eu-stack", "gdb", "py-spy")), None)
-    scope = (machine.read(Path("/proc/sys/kernel/yama/ptrace_scope")) or "0").strip()
-    always = "Stacks of Python programs, collectives of PyTorch and the state of processes are kept"
-    if tool is None:
-        return warning(
-            f"{always}, but no native stacks: MPI programs that hang while they poll are not found.",
-            "Install eu-stack (elfutils), gdb or py-spy on the nodes.",
-        )
-    if scope != "0" and machine.user != 0:
-        return warning(
-            f"{always}, but ptrace_scope is {scope}, so {tool} can read no native stacks: MPI programs that "
-            "hang while they poll are not found.",
-            "Ask the operators for sysctl kernel.yama.ptrace_scope=0 on the nodes.",
-        )
-    return ok(f"{always}, and native stacks by {tool}.")
 
 
 def tmpdir(machine: Inspected) -> CheckResult:
@@ -285,7 +267,7 @@ CHECKS: dict[str, Check] = {
     "ncu": ncu,
     "hardware counters": counters,
     "CPU sampling": perf_events,
-    "evidence of stalls": stalls,
+    "evidence of stalls": native_stacks,
     "TMPDIR": tmpdir,
     "DCGM": dcgm,
     "PyTorch": torch,

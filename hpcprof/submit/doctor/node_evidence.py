@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from hpcprof.common.errors import HpcprofError
+from hpcprof.common.grouping import grouped
 from hpcprof.common.paths import script_beside
 from hpcprof.submit.doctor.machine import CheckResult, Inspected, absent, broken, ok, trial_job, warning
 
@@ -24,15 +25,24 @@ def node_evidence(machine: Inspected) -> list[CheckResult]:
     return judge_node(output)
 
 
+def native_stacks(machine: Inspected) -> CheckResult:
+    """Check that native stacks, beside those of Python, can be kept as evidence of a stall here."""
+    answer = machine.run(_LOCAL_COMMAND)
+    if not answer.stdout:
+        return warning(f"No native stacks were tried: {answer.why}.", "Try it with --node.")
+    return _stacks(*_facts(answer.stdout))
+
+
 def judge_node(output: str) -> list[CheckResult]:
     """Return the findings from what the script printed: a key, a tab and a value on each line."""
-    facts: dict[str, list[str]] = {}
-    for line in output.splitlines():
-        key, tab, value = line.partition("\t")
-        if tab:
-            facts.setdefault(key, []).append(value)
-    node = (facts.get("node") or ["the node"])[0]
+    node, facts = _facts(output)
     return [replace(judge(node, facts), name=name) for name, judge in _KINDS.items()]
+
+
+def _facts(output: str) -> tuple[str, dict[str, list[str]]]:
+    parts = (line.partition("\t") for line in output.splitlines())
+    facts = grouped((key, value) for key, tab, value in parts if tab)
+    return facts.get("node", ["the node"])[0], facts
 
 
 def _processes(node: str, facts: dict[str, list[str]]) -> CheckResult:
@@ -49,7 +59,7 @@ def _processes(node: str, facts: dict[str, list[str]]) -> CheckResult:
 def _stacks(node: str, facts: dict[str, list[str]]) -> CheckResult:
     if traces := facts.get("traces"):
         alone = ", of programs in Python alone" if traces[0] == "py-spy" else ""
-        return ok(f"{traces[0]} reads them on {node}{alone}.")
+        return ok(f"{traces[0]} reads native stacks on {node}{alone}.")
     lost = "MPI programs that hang while they poll are not found"
     if refused := facts.get("refused"):
         scope = (facts.get("scope") or [""])[0]

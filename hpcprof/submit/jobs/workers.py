@@ -36,6 +36,9 @@ BY_RANK = "-- bash -c 'case $RANK in 0) exec ./a ;; *) exec ./b ;; esac'"
 
 _PROFILERS = ("nsys", "ncu", "rocprofv3", "unitrace")
 _SUBMITTERS = ("sbatch", "qsub", "bsub")
+_CLEANABLE_ENGINES = ("apptainer", "singularity")
+_CLEAN_OPTIONS = ("--cleanenv", "-e", "--containall", "-C")
+"""Options of these engines by which the program gets none of a rank's variables."""
 _DIRECTIVE = re.compile(r"^#(SBATCH|PBS|BSUB|flux:|COBALT|MSUB|PJM)\s", re.MULTILINE)
 
 
@@ -183,6 +186,10 @@ def launcher_remarks(job: Job, site: Site) -> list[str]:
             f"hpcprof collects no profile of the {name} in the program, whose ranks may write the same file: "
             f"leave it out, and give --profiler {name}"
         )
+    clean = sorted(words.intersection(_CLEAN_OPTIONS)) if words.intersection(_CLEANABLE_ENGINES) else []
+    if clean and job.ranks > 1:
+        numbers = "the numbers of the ranks (RANK, WORLD_SIZE, PMI_RANK)"
+        sentences.append(f"{clean[0]} of the container keeps {numbers} from the program: leave it out")
     if job.workers:
         ranks = f"{job.ranks_per_node} on each node" if job.nodes > 1 else str(job.ranks_per_node)
         name = next(filter(None, map(launcher_of, commands(job.workers, job.directory))))

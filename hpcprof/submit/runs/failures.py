@@ -163,7 +163,7 @@ def failed_ranks(run: Run) -> list[RankFailure]:
     failed = sorted(rank for rank in (*noted, *silent) if rank < ranks and codes.get(rank) != 0)
     job_cause = find_cause("job_errors", "\n".join(job_output(run, "job.err", _JOB_ERRORS)))
     logged = [rank for rank in failed if rank in started]
-    first, aborted = first_failed_rank(run), _aborting_rank(run, logged, job_cause)
+    first, aborts = first_failed_rank(run), _aborting_rank(run, logged, job_cause)
 
     verdict = run.state_file("verdict") or ""
     lost = "left no exit code, as a node was lost" if NODE_LOST in verdict else ""
@@ -175,13 +175,11 @@ def failed_ranks(run: Run) -> list[RankFailure]:
         code = codes.get(rank)
         # Without a node, nothing was left of its ranks.
         unknown = code is None and not (lost and rank in started)
-        return rank != (aborted or (None,))[0], unknown, (code or 0) > _SIGNAL_BASE, rank
+        return rank not in aborts, unknown, (code or 0) > _SIGNAL_BASE, rank
 
     other_ranks = [r for r in sorted(failed, key=blame) if first is None or r != first.rank]
-    culprit = first.rank if first is not None else aborted[0] if aborted is not None else None
+    culprit = first.rank if first is not None else next(iter(aborts), None)
     full = disk_was_full(run)
-
-    aborts = dict([aborted] if aborted else [])
 
     def how(rank: int) -> str:
         if rank in aborts or codes.get(rank) is not None:
@@ -279,10 +277,10 @@ def _ranks_of_files(folder: Path, kinds: str = ".+") -> set[int]:
     return set()
 
 
-def _aborting_rank(run: Run, ranks: Sequence[int], job_cause: FailureCause | None) -> tuple[int, str] | None:
-    """Return the rank that called MPI_Abort, and MPI's message about it; None if none did."""
+def _aborting_rank(run: Run, ranks: Sequence[int], job_cause: FailureCause | None) -> dict[int, str]:
+    """Return the rank that called MPI_Abort with MPI's message about it; empty if none did."""
     if job_cause is not None and job_cause.name in _ABORTS and job_cause.rank is not None:
-        return job_cause.rank, job_cause.meaning
+        return {job_cause.rank: job_cause.meaning}
     for rank in ranks:
         text = "\n".join(tail(run.outputs() / "logs" / f"rank{rank:05d}.err"))
         if not _ABORT_HINT.search(text):
@@ -290,8 +288,8 @@ def _aborting_rank(run: Run, ranks: Sequence[int], job_cause: FailureCause | Non
         for where in ("errors", "job_errors"):
             cause = find_cause(where, text)
             if cause is not None and cause.name in _ABORTS:
-                return rank, cause.meaning
-    return None
+                return {rank: cause.meaning}
+    return {}
 
 
 def disk_was_full(run: Run) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from pathlib import Path
+from typing import ClassVar
 
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import SchedulerError, UsageError
@@ -41,6 +42,8 @@ class BatchScheduler(Scheduler, ABC):
     the job's record and the files that job.sh leaves, and finds jobs whose id was never noted.
     """
 
+    log_flags: ClassVar = ("--output", "--error")
+
     @abstractmethod
     def directives(self, site: Site, job: Job) -> list[str]:
         """Return the directives that the template does not write itself: ``directives`` in templates.
@@ -69,7 +72,7 @@ class BatchScheduler(Scheduler, ABC):
 
     def log_options(self, out: Path, err: Path) -> list[str]:
         """Return the options of the command that submits for the files of a job's output and errors."""
-        return [f"--output={out}", f"--error={err}"]
+        return [self.log_flags[0], str(out), self.log_flags[1], str(err)]
 
     def submitted_from(self, script: Path, owner: str) -> str:
         """Return the id of the newest job that a user submitted from a script; empty without one."""

@@ -63,6 +63,7 @@ class LsfScheduler(BatchScheduler):
     masks_gpus = True
     own_options = read_options(__file__).own
     dependency = "-w"
+    log_flags = ("-o", "-e")
 
     def check(self, job: Job, site: Site) -> None:
         """Check that the walltime is one of whole minutes."""
@@ -94,10 +95,6 @@ class LsfScheduler(BatchScheduler):
         option, _, value = directive.partition(" ")
         section = value.strip().partition("[")[0]
         return frozenset({GPUS if option == "-gpu" else f"-R {section}" if option == "-R" else option})
-
-    def log_options(self, out: Path, err: Path) -> list[str]:
-        """Return ``-o`` and ``-e``."""
-        return ["-o", str(out), "-e", str(err)]
 
     def submit(
         self, script: Path, directory: Path, after: Sequence[str] = (), options: Sequence[str] = ()

@@ -112,6 +112,7 @@ class PbsScheduler(BatchScheduler):
     own_options = _OPTIONS.own
     dependency = "-W depend"
     quoted_options = "-v "
+    log_flags = ("-o", "-e")
     keeps_history: ClassVar[bool] = True
     """True if the server keeps finished jobs; false for this process once the server has denied it."""
 
@@ -197,10 +198,6 @@ class PbsScheduler(BatchScheduler):
         depends = ["-W", f"depend=afterok:{':'.join(after)}"] if after else []
         submission = run_submission(["qsub", *depends, *options, str(script)], directory)
         return parse_qsub(*submission.answer)
-
-    def log_options(self, out: Path, err: Path) -> list[str]:
-        """Return ``-o`` and ``-e``."""
-        return ["-o", str(out), "-e", str(err)]
 
     def states(self, job_ids: Sequence[str], since: datetime) -> Mapping[str, Record]:
         """Ask for each job or array separately, up to `POLL_SECONDS`: of several ids ``qstat`` prints one."""
@@ -294,23 +291,18 @@ def _chunk(site: Site, job: Job, select: str) -> list[str]:
         extra["ngpus"] = str(gpus_per_node(job))
     if job.mem:
         extra["mem"] = f"{job.mem.lower()}b"
-    extra |= dict(_pair(part) for part in job.constraint.split(":") if part)
+    extra |= dict(part.partition("=")[::2] for part in job.constraint.split(":") if part)
     node_counts: dict[str, int | None] = {}
     if _counts_gpus(site, job):
         extra.pop("ngpus", None)
     elif site.node_request is NodeRequest.CHUNK and (site.node.cores or site.node.gpus or extra):
         node_counts = {"ncpus": site.node.cores, "ngpus": site.node.gpus, "mpiprocs": job.ranks_per_node}
-    resources = dict(_pair(part) for part in select.split(":") if part)
+    resources = dict(part.partition("=")[::2] for part in select.split(":") if part)
     node = {key: str(count) for key, count in node_counts.items() if count}
     return [
         f"{key}={value}" if value else key
         for key, value in {**resources, **node, **resources, **extra}.items()
     ]
-
-
-def _pair(part: str) -> tuple[str, str]:
-    key, _, value = part.partition("=")
-    return key, value
 
 
 QSTAT = ("qstat", "-f", "-F", "json")
@@ -340,12 +332,11 @@ def name_dead_nodes(records: Mapping[str, Record]) -> Mapping[str, Record]:
 
 def records_by_id_of_run(records: Mapping[str, Record], job_ids: Sequence[str]) -> dict[str, Record]:
     """Return the records of jobs by the ids that hpcprof has; qstat may print them differently."""
-    records_by_id = {}
-    for job_id in job_ids:
-        name = job_id if job_id in records else next((n for n in records if same_job(n, job_id)), None)
-        if name is not None:
-            records_by_id[job_id] = records[name]
-    return records_by_id
+    return {
+        job_id: records[name]
+        for job_id in job_ids
+        if (name := job_id if job_id in records else next((n for n in records if same_job(n, job_id)), ""))
+    }
 
 
 # Error codes of PBS are 15000 and more; a command's exit code is their last eight bits.
@@ -637,9 +628,9 @@ def _signal_name(number: int) -> str:
 def parse_qstat_queues(text: str) -> Machine:
     """Read the output of ``qstat -Q -f -F json``; a disabled queue is left out."""
     queues = {}
-    for name, entry in _json_object(text, "Queue").items():
-        if entry.get("enabled") != "True":
-            continue
+    entries = _json_object(text, "Queue").items()
+    enabled = {name: entry for name, entry in entries if entry.get("enabled") == "True"}
+    for name, entry in enabled.items():
         least, most = (entry.get(f"resources_{end}", {}) for end in ("min", "max"))
         routes = str(entry.get("route_destinations", ""))
         queues[name] = Queue(
@@ -647,13 +638,10 @@ def parse_qstat_queues(text: str) -> Machine:
             max_nodes=parse_count(most.get("nodect")),
             min_walltime=str(least.get("walltime", "")),
             max_walltime=str(most.get("walltime", "")),
-            routes=[route.split("@")[0] for route in routes.split(",") if route],
+            # A destination may be disabled, or on another server.
+            routes=[queue for route in routes.split(",") if (queue := route.split("@")[0]) in enabled],
             route_only=entry.get("from_route_only") == "True",
         )
-    # A destination may be disabled, or on another server.
-    for name, queue in queues.items():
-        known_routes = [route for route in queue.routes if route in queues]
-        queues[name] = msgspec.structs.replace(queue, routes=known_routes)
     return Machine(queues)
 
 

@@ -7,6 +7,8 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 
+import msgspec
+
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.decode import from_json, parse_count
 from hpcprof.common.private import private_mode
@@ -267,12 +269,9 @@ _FINISHED_FILE = "finished"
 
 def read_verdict(run: Run) -> JobStatus | None:
     """Return the status that a run ended with, which may be provisional; None if none was kept."""
-    try:
-        fields = from_json(run.state_file(_VERDICT_FILE) or "")
-        state, reason, provisional = JobState(fields["state"]), str(fields["reason"]), "provisional" in fields
-        return JobStatus(state, reason, fields["exit_code"], provisional)
-    except (ValueError, KeyError, TypeError):
-        return None
+    with suppress(msgspec.MsgspecError):
+        return from_json(run.state_file(_VERDICT_FILE) or "", JobStatus)
+    return None
 
 
 def read_final_status(run: Run) -> JobStatus | None:

@@ -331,13 +331,9 @@ def _array_option(numbers: Iterable[str]) -> str:
 
 def records_of_members(records: Mapping[str, Record], numbers: Iterable[str]) -> dict[str, Record]:
     """Return the records of jobs; a member without one gets the record of its array or of component +0."""
-    by_number = {}
-    for number in numbers:
-        aliases = (number, number.partition("_")[0], f"{number}+0")
-        record = next((records[other] for other in aliases if other in records), None)
-        if record is not None:
-            by_number[number] = record
-    return by_number
+    aliases = {number: (number, number.partition("_")[0], f"{number}+0") for number in numbers}
+    listed = {number: [name for name in names if name in records] for number, names in aliases.items()}
+    return {number: records[names[0]] for number, names in listed.items() if names}
 
 
 def _records(since: datetime, cluster: str, numbers: Iterable[str]) -> dict[str, Record]:

@@ -23,7 +23,7 @@ from hpcprof.submit.doctor import (
     mpi,
 )
 from hpcprof.submit.doctor.machine import Answer
-from hpcprof.submit.doctor.node_evidence import judge_node
+from hpcprof.submit.doctor.node_evidence import judge_node, native_stacks
 from hpcprof.submit.sites.files import load_site
 from hpcprof.submit.sites.model import Site
 
@@ -64,7 +64,6 @@ def site_with(tmpdir: str) -> Site:
 SLURM = {"sbatch": Answer(0), "squeue": Answer(0), "scancel": Answer(0)}
 PBS = {"qsub": Answer(0), "qdel": Answer(0)}
 PARAMETERS = "/proc/driver/nvidia/params"
-PTRACE = "/proc/sys/kernel/yama/ptrace_scope"
 PARANOID = "/proc/sys/kernel/perf_event_paranoid"
 TWO = "rank 1 of 2\nrank 0 of 2\n"
 NSYS_2025 = "NVIDIA Nsight Systems version 2025.3.1.90-253135822126v0\n"
@@ -273,12 +272,31 @@ CASES: list[tuple[str, Callable[[Inspected], CheckResult], Inspected, Status, st
     ("no perf events", checks.perf_events, made_up(), Status.ABSENT, "no perf_event_paranoid"),
     ("perf events", checks.perf_events, made_up(files={PARANOID: "2\n"}), Status.OK, "is 2"),
     ("closed", checks.perf_events, made_up(files={PARANOID: "4\n"}), Status.WARNING, "cannot sample"),
-    ("no tool for stacks", checks.stalls, made_up(), Status.WARNING, "no native stacks"),
-    ("gdb", checks.stalls, made_up({"gdb": Answer(0)}), Status.OK, "native stacks by gdb"),
+    (
+        "no tool for stacks",
+        native_stacks,
+        made_up({"sh": Answer(0, "node\tn1\n")}),
+        Status.WARNING,
+        "n1 has none of eu-stack",
+    ),
+    (
+        "stacks that take too long",
+        native_stacks,
+        made_up({"sh": Answer(None, stderr="sh did not answer")}),
+        Status.WARNING,
+        "were tried: sh did not answer",
+    ),
+    (
+        "gdb",
+        native_stacks,
+        made_up({"sh": Answer(0, "node\tn1\ntraces\tgdb\n")}),
+        Status.OK,
+        "gdb reads native stacks on n1",
+    ),
     (
         "gdb that may not trace",
-        checks.stalls,
-        made_up({"gdb": Answer(0)}, files={PTRACE: "1\n"}),
+        native_stacks,
+        made_up({"sh": Answer(0, "node\tn1\nscope\t1\nrefused\tgdb\n")}),
         Status.WARNING,
         "ptrace_scope is 1",
     ),
@@ -440,7 +458,7 @@ NODE = "node\tn3\ntool\tpython3\nscope\t1\nparanoid\t2\n"
     [
         ("", "processes on a node", Status.OK, "n3 shows progress"),
         ("unreadable\tio\n", "processes on a node", Status.WARNING, "nobody read io of a process"),
-        ("traces\tgdb\n", "native stacks on a node", Status.OK, "gdb reads them on n3."),
+        ("traces\tgdb\n", "native stacks on a node", Status.OK, "gdb reads native stacks on n3."),
         ("traces\tpy-spy\n", "native stacks on a node", Status.OK, "on n3, of programs in Python alone."),
         ("refused\tgdb\n", "native stacks on a node", Status.WARNING, "processes on n3 (ptrace_scope is 1)"),
         ("", "native stacks on a node", Status.WARNING, "none of eu-stack, gdb and py-spy"),

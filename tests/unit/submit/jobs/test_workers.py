@@ -164,6 +164,11 @@ def test_what_was_asked_for_one_task_is_for_all_its_workers() -> None:
             "hpcprof collects no profile of the nsys in the program, .* give --profiler nsys",
         ),
         ("python a.py", ""),
+        (
+            "apptainer exec --cleanenv i.sif python a.py",
+            "--cleanenv of the container keeps the numbers of the ranks",
+        ),
+        ("apptainer exec --nv i.sif python a.py", ""),
     ],
 )
 def test_a_launcher_within_the_program_is_told_with_what_to_do(
