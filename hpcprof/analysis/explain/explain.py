@@ -305,6 +305,7 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     if not is_mpi:
         idle = unexplained_idle(
             inputs.tables["step_account"],
+            inputs.tables["step_kinds"],
             explanation.shown(),
             elapsed,
             max(0, recorded_elapsed - elapsed),

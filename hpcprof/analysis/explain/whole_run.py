@@ -40,7 +40,7 @@ from hpcprof.analysis.statistics.confidence_intervals import NORMAL_90
 from hpcprof.analysis.statistics.grouped import sums
 from hpcprof.analysis.steps.capture_losses import MIGRATION
 from hpcprof.analysis.steps.mpi_steps import mpi_calls_in_order
-from hpcprof.analysis.steps.run_step import PARTS, StepSeries, step_series, whole_steps
+from hpcprof.analysis.steps.run_step import PARTS, StepSeries, account_of_all_steps, step_series, whole_steps
 from hpcprof.analysis.steps.wall_time import step_intervals
 from hpcprof.common.units import counted, format_bytes, format_ns, named_ranks
 from hpcprof.profiles.columns.unique import numbered_rows
@@ -56,6 +56,9 @@ _CAUSES_OF_IDLE = {
     "launch": "host_bound",
 }
 """The causes with the remedies of idle time, by `hpcprof.analysis.account.idle_causes.IdleCause`."""
+
+_MAX_LAUNCH_NS = 100_000
+"""Maximum mean time from a launch to its operation that less work of the host may shorten, in ns."""
 
 _MIN_COPYING_PCT = 20.0
 """Minimum share of a capture without steps for copies that nothing hides to be a finding."""
@@ -221,6 +224,7 @@ def _share_of_step(time: float, wall: float) -> str:
 
 def unexplained_idle(
     account: pd.DataFrame,
+    kinds: pd.DataFrame,
     findings: Sequence[Finding],
     wall: float,
     profiler_ns: float,
@@ -230,21 +234,27 @@ def unexplained_idle(
 ) -> Iterator[NotJudged]:
     """Yield the idle time of the GPU in a step of ``wall`` ns, if no finding explains most of it.
 
-    The profiler makes the recorded step longer by ``profiler_ns``. ``uncertain`` are the causes that more
+    ``account`` and ``kinds`` are the tables ``step_account`` and ``step_kinds``. The profiler makes the
+    recorded step longer by ``profiler_ns``. ``uncertain`` are the causes that more
     steps may confirm, the costliest first: the first one of the host may explain the idle time. Else it is
     that with most of ``idle_causes``, the table of that name, with the remedy for programs of ``stack``.
     """
-    idle = float(account["idle_ns"].astype(float).median()) - profiler_ns if len(account) else 0.0
+    idle = 0.0
+    if len(account):
+        # Few steps that differ much may have a median above their mean, and ``wall`` is a mean.
+        mean = account_of_all_steps(kinds)["idle_ns"] if len(kinds) else np.inf
+        idle = min(float(account["idle_ns"].astype(float).median()), mean) - profiler_ns
     if idle - sum(item.saving_ns or 0 for item in findings) >= _MIN_IDLE_SHARE * wall:
         reason = "and no replay shortens that (--analysis idle_causes)"
-        by_cause = idle_causes.groupby("cause")["idle_ns_per_step"].sum()
-        if len(by_cause) and (largest_cause := by_cause.idxmax()) in _CAUSES_OF_IDLE:
-            cause = find_cause(_CAUSES_OF_IDLE[largest_cause])
-            reason = (
-                f"{reason}, most of it for {cause.title}. {cause.advise('the step', (), stack=stack)}".rstrip(
-                    "."
-                )
-            )
+        by_cause = idle_causes.groupby("cause")[["idle_ns_per_step", "gaps"]].sum()
+        if len(by_cause):
+            largest_cause = by_cause.sort_values("idle_ns_per_step").iloc[-1]
+            most = str(largest_cause.name)
+            gap = len(account) * float(largest_cause["idle_ns_per_step"]) / max(largest_cause["gaps"], 1)
+            if most in _CAUSES_OF_IDLE and (most != "launch" or gap <= _MAX_LAUNCH_NS):
+                cause = find_cause(_CAUSES_OF_IDLE[most])
+                advice = cause.advise("the step", (), stack=stack).rstrip(".")
+                reason = f"{reason}, most of it for {cause.title}. {advice}"
         host_causes = [item for item in uncertain if find_cause(item.what).is_of_host]
         if host_causes:
             reason = f"perhaps for {find_cause(host_causes[0].what).title}: {host_causes[0].reason}"

@@ -5,7 +5,7 @@
    the outermost (`_only_outermost`), and of those that take turns the time from one turn to the next
    (`_in_turns`).
 3. Else the marks of the start-up hook, a repeated sequence of MPI calls, the range of the optimizer, a known
-   range that occurs once, or periods of launches on the GPU.
+   range that occurs once, periods of launches on the GPU, or any range that occurs once without a GPU.
 """
 
 import re
@@ -263,7 +263,21 @@ def step_candidates(timeline: Timeline) -> tuple[StepCandidate, ...]:
     if all(candidate.source in (AUTOMATIC, REPEATS) for candidate in candidates):
         best = [step for step in launch_step_candidates(timeline)[:1] if not _are_layers(timeline, step.name)]
         candidates += [StepCandidate(step.name, LAUNCHES, step.instances, step.coverage_pct) for step in best]
+    if all(step.source == REPEATS for step in candidates) and not timeline.operation_count:
+        candidates += _single_pass(timeline, [name for name, times in ordered if times == 1])
     return tuple(candidates)
+
+
+def _single_pass(timeline: Timeline, names: Sequence[str]) -> list[StepCandidate]:
+    """Return the longest range that occurs once, if it covers half of a trace of PyTorch without a GPU.
+
+    Nothing else there could be judged.
+    """
+    own_names = [name for name in names if not name.startswith(_NO_STEPS)]
+    if not len(timeline.operators):
+        return []
+    longest = step_candidates_named(timeline, own_names[:1])
+    return [replace(step, source=SINGLE) for step in longest if step.coverage_pct >= MIN_COVERAGE_PCT]
 
 
 def _are_layers(timeline: Timeline, name: str) -> bool:

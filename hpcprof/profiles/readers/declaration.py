@@ -61,6 +61,16 @@ class SeveralRanks:
     processes: tuple[tuple[int, ...], ...]
     ranks: tuple[int, ...] | None = None
 
+    @classmethod
+    def of_processes(cls, ranks: Mapping[int, int | None]) -> "SeveralRanks | None":
+        """Return a rank for each of several processes, given the rank that each one tells, or None."""
+        by_rank = sorted((rank, process) for process, rank in ranks.items() if rank is not None)
+        if len(ranks) < 2:
+            return None
+        if len({rank for rank, _ in by_rank}) < len(ranks):
+            return cls(tuple((process,) for process in sorted(ranks)))
+        return cls(tuple((process,) for _, process in by_rank), tuple(rank for rank, _ in by_rank))
+
     @property
     def every_process(self) -> frozenset[int]:
         """The processes of all ranks."""

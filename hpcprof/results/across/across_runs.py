@@ -1,5 +1,6 @@
 """Run the analyses that span several runs, and check that the runs are comparable."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -169,6 +170,8 @@ def every_run(store: Store, runs_dir: Path, skipped: list[str]) -> list[Run]:
     return [runs_by_id[run_id] for run_id in sorted(runs_by_id)]
 
 
+_NUMBER = re.compile(r"\d+")
+
 MAX_EARLIER_RUNS = 20
 """Maximum number of earlier runs; the latest ones count."""
 
@@ -196,8 +199,10 @@ def check_comparable(runs: Sequence[RunData], force: str) -> None:
 
 
 def _landmarks(run: RunData) -> set[str]:
+    """Return the names of a run's kernels and step, without the source lines that compilers put into them."""
     steps = run.tables["step_ranges"]
-    return {*run.tables["kernels"]["name"], *steps["range"][steps["chosen"] == 1]}
+    names = (*run.tables["kernels"]["name"], *steps["range"][steps["chosen"] == 1])
+    return {_NUMBER.sub("", name) for name in names}
 
 
 def earlier_runs(baseline: Sequence[Run], candidate: Sequence[Run]) -> list[Run]:

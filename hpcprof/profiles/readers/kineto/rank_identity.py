@@ -44,13 +44,7 @@ def several_ranks(path: Path) -> SeveralRanks | None:
 
     Kineto records one process. The others that a tool merges with it, such as data loaders, launch nothing.
     """
-    ranks = dict(_launching_processes(path))
-    if len(ranks) < 2:
-        return None
-    by_rank = sorted((rank, process) for process, rank in ranks.items() if rank is not None)
-    if len({rank for rank, _ in by_rank}) == len(ranks):
-        return SeveralRanks(tuple((process,) for _, process in by_rank), tuple(rank for rank, _ in by_rank))
-    return SeveralRanks(tuple((process,) for process in sorted(ranks)))
+    return SeveralRanks.of_processes(dict(_launching_processes(path)))
 
 
 def _launching_processes(path: Path) -> Iterator[tuple[int, int | None]]:

@@ -288,14 +288,11 @@ def several_ranks(path: Path) -> SeveralRanks | None:
     Without MPI_RANKS, each process that ran kernels is a rank.
     """
     with open_export(path) as export:
-        users = _gpu_users(export)
         by_rank = mpi_processes(export)
         if len(by_rank) > 1:
             ranks = sorted(by_rank)
             return SeveralRanks(tuple(tuple(sorted(by_rank[rank])) for rank in ranks), tuple(ranks))
-        if by_rank or len(users) < 2:
-            return None
-        return SeveralRanks(tuple((process,) for process in users))
+        return None if by_rank else SeveralRanks.of_processes(dict.fromkeys(_gpu_users(export)))
 
 
 def mpi_processes(export: NsysExport) -> dict[int, set[int]]:

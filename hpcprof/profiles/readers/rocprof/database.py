@@ -106,16 +106,12 @@ def identify_rank(path: Path) -> int | None:
 def several_ranks(path: Path) -> SeveralRanks | None:
     """Return the processes of each rank in a merged database; None if one process ran kernels."""
     with open_database(path) as database:
-        ranks = {
-            process: environment_allowlist.first_number(variables, environment_allowlist.RANKS)
-            for process, variables in database.gpu_users().items()
-        }
-    if len(ranks) < 2:
-        return None
-    ranked = sorted((rank, process) for process, rank in ranks.items() if rank is not None)
-    if len({rank for rank, _ in ranked}) == len(ranks):
-        return SeveralRanks(tuple((process,) for _, process in ranked), tuple(rank for rank, _ in ranked))
-    return SeveralRanks(tuple((process,) for process in sorted(ranks)))
+        return SeveralRanks.of_processes(
+            {
+                process: environment_allowlist.first_number(variables, environment_allowlist.RANKS)
+                for process, variables in database.gpu_users().items()
+            }
+        )
 
 
 def is_rocpd(path: Path) -> bool:

@@ -27,6 +27,7 @@ from hpcprof.analysis.explain.whole_run import (
     with_page_waits,
     without_judged_copies,
 )
+from hpcprof.analysis.steps.run_step import PARTS
 from hpcprof.profiles.losses import Loss, LossKind, Subject
 from hpcprof.profiles.timeline import MpiCalls
 from tests.unit.analysis.explain.programs import MS, Host, Launch, Wait, inputs_of, simulate
@@ -67,29 +68,44 @@ def test_ranks_without_a_profile_are_named() -> None:
     assert coverage((0,), 4096) == "1 of 4,096 ranks has a profile (ranks 1-4095 lack one)"
 
 
-NO_CAUSES = pd.DataFrame({"cause": [], "idle_ns_per_step": []})
+NO_KINDS = pd.DataFrame()
+NO_CAUSES = pd.DataFrame({"cause": [], "idle_ns_per_step": [], "gaps": []})
 
 
 def test_idle_time_that_no_finding_explains_is_said() -> None:
     account = pd.DataFrame({"idle_ns": [600_000, 640_000, 9_000_000]})
-    (said,) = unexplained_idle(account, [], 1e6, 0, [], NO_CAUSES, "")
+    (said,) = unexplained_idle(account, NO_KINDS, [], 1e6, 0, [], NO_CAUSES, "")
     assert said.reason.startswith("the GPU is idle for 640.0 µs of a step (64 %), and no replay")
-    assert not [*unexplained_idle(account, [finding(45)], 1e6, 0, [], NO_CAUSES, "")]
-    assert not [*unexplained_idle(account.iloc[:0], [], 1e6, 0, [], NO_CAUSES, "")]
+    assert not [*unexplained_idle(account, NO_KINDS, [finding(45)], 1e6, 0, [], NO_CAUSES, "")]
+    assert not [*unexplained_idle(account.iloc[:0], NO_KINDS, [], 1e6, 0, [], NO_CAUSES, "")]
     # Without the profiler, a step is idle for as much less as it is shorter.
-    assert not [*unexplained_idle(account, [], 4e5, 600_000, [], NO_CAUSES, "")]
-    (alone,) = unexplained_idle(account, [], 4e5, 300_000, [], NO_CAUSES, "")
+    assert not [*unexplained_idle(account, NO_KINDS, [], 4e5, 600_000, [], NO_CAUSES, "")]
+    (alone,) = unexplained_idle(account, NO_KINDS, [], 4e5, 300_000, [], NO_CAUSES, "")
     assert alone.reason.startswith("the GPU is idle for 340.0 µs of a step (85 %)")
+
+
+def test_idle_time_is_never_more_than_the_step() -> None:
+    """Rebuilt from a public profile of JAX with steps of 35, 26, 4 and 45 ms, the last without an end."""
+    account = pd.DataFrame({"idle_ns": [30e6, 24e6, 3e6, 44e6]})
+    kinds = pd.DataFrame({"elapsed_ns": [22e6], **dict.fromkeys(PARTS, 0.0), "idle_ns": [19e6]})
+    (said,) = unexplained_idle(account, kinds, [], 22e6, 0, [], NO_CAUSES, "")
+    assert said.reason.startswith("the GPU is idle for 19.00 ms of a step (86 %)")
 
 
 def test_idle_time_names_what_it_is_mostly_for_and_what_helps() -> None:
     """Rebuilt from a public OpenACC program that launches, copies and allocates for each kernel of 2 µs."""
-    causes = pd.DataFrame({"cause": ["launch", "allocation", "launch"], "idle_ns_per_step": [20, 30, 20]})
-    (said,) = unexplained_idle(pd.DataFrame({"idle_ns": [640_000]}), [], 1e6, 0, [], causes, "cuda")
+    names, times = ["launch", "allocation", "launch"], [20_000.0, 30_000.0, 20_000.0]
+    causes = pd.DataFrame({"cause": names, "idle_ns_per_step": times, "gaps": [1, 1, 1]})
+    account = pd.DataFrame({"idle_ns": [640_000]})
+    (said,) = unexplained_idle(account, NO_KINDS, [], 1e6, 0, [], causes, "cuda")
     assert (
         "most of it for slow launches. Launch the step with less work of the host: a CUDA graph"
         in said.reason
     )
+    # A kernel of a public OpenMP program starts 4.4 ms after its launch, whatever the host does.
+    late = causes.assign(idle_ns_per_step=1e6 * causes["idle_ns_per_step"])
+    (said,) = unexplained_idle(account, NO_KINDS, [], 1e6, 0, [], late, "cuda")
+    assert said.reason.endswith("and no replay shortens that (--analysis idle_causes)")
 
 
 def test_idle_time_that_too_few_steps_explain_names_the_cause_that_they_show() -> None:
@@ -99,7 +115,7 @@ def test_idle_time_that_too_few_steps_explain_names_the_cause_that_they_show() -
     )
     # Slow kernels leave no GPU idle.
     slow = NotJudged("slow_math", "it seems to cost 90.0 µs of a step, but 3 steps are too few to tell")
-    (said,) = unexplained_idle(account, [], 1e6, 0, [slow, few], NO_CAUSES, "")
+    (said,) = unexplained_idle(account, NO_KINDS, [], 1e6, 0, [slow, few], NO_CAUSES, "")
     assert said.reason.endswith(f"of a step (64 %), perhaps for host work: {few.reason}")
 
 

@@ -22,7 +22,15 @@ from hpcprof.analysis.steps.step_detection import (
 from hpcprof.analysis.steps.step_ranges import merged_names, no_steps, step_ranges, steps_of
 from hpcprof.analysis.summaries.nvtx_gpu_projection import range_gpu
 from hpcprof.analysis.summaries.nvtx_gpu_projection import ranges as range_table
-from hpcprof.profiles.timeline import NO_CORRELATION, OWN_END, ApiCalls, StepRange, Timeline, concatenate
+from hpcprof.profiles.timeline import (
+    NO_CORRELATION,
+    OWN_END,
+    ApiCalls,
+    Operators,
+    StepRange,
+    Timeline,
+    concatenate,
+)
 from tests.unit.analysis.timelines import COMP, timeline
 
 Mark = tuple[Any, ...]
@@ -423,3 +431,14 @@ def test_a_long_range_with_short_ones_beside_it_is_the_step() -> None:
     # Ranges in no order take no turns.
     mixed = [(*row[:2], row[2] if i % 5 else "reader", 0) for i, row in enumerate(frames(10, 80, 6))]
     assert steps_of(timeline([], mixed)).name == "backbone"
+
+
+def test_a_single_range_around_operators_is_the_step_where_no_gpu_works() -> None:
+    """Rebuilt from a public trace of one forward pass on a CPU."""
+    marks = [(0, 90, "model_forward", 0), (95, 100, "report", 0)]
+    operators = Operators(*(np.array([value]) for value in (5, 60, 0, 0, 0)))
+    trace = timeline([], marks)
+    assert steps_of(dataclasses.replace(trace, operators=operators)).name == "model_forward"
+    assert steps_of(trace).name == ""
+    on_gpu = timeline([(20, 30, COMP, 10)], marks)
+    assert steps_of(dataclasses.replace(on_gpu, operators=operators)).name == ""
