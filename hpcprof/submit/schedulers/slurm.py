@@ -9,7 +9,6 @@ import getpass
 import os
 import re
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -255,10 +254,8 @@ class SlurmScheduler(BatchScheduler):
         return ["scontrol", "ping"]
 
     def probe(self, ask: Ask) -> Machine:
-        """Return the partitions from scontrol, or from sinfo where scontrol is closed, and the nodes."""
-        listing = parse_scontrol_partitions(ask(["scontrol", "show", "partition"]))
-        if not listing.queues:
-            listing = parse_sinfo(ask(["sinfo"]))
+        """Return the partitions from sinfo, and the nodes and how jobs ask for them from scontrol."""
+        listing = parse_sinfo(ask(["sinfo", "--noheader", "--noconvert", f"--format={SINFO_FORMAT}"]))
         node = parse_scontrol_nodes(ask(["scontrol", "show", "nodes"]))
         config = ask(["scontrol", "show", "config"])
         # Only the plugin cons_tres knows --gpus-per-node (slurm.conf: SelectType).
@@ -386,6 +383,8 @@ SQUEUE_FORMAT = (
 )
 # The id of a job or a whole array, then the script that was submitted.
 SCRIPTS_FORMAT = "%F %o"
+# A partition (* marks the default) with its state, time limit, job sizes (1-infinite) and number of nodes.
+SINFO_FORMAT = "%P|%a|%l|%s|%D"
 # SubmitLine may contain anything, also the separator.
 SACCT_FIELDS = ("JobID", "State", "ExitCode", "End", "Submit", "SubmitLine")
 
@@ -562,37 +561,21 @@ _PAIR = re.compile(r"(?:^|\s)(\w+)=(\S*)")
 _GPU = re.compile(r"gpu(?::([A-Za-z][\w.-]*))?:(\d+)")
 
 
-def parse_scontrol_partitions(text: str) -> Machine:
-    """Read the output of ``scontrol show partition``."""
-    queues, default = {}, ""
-    for block in _blocks(text):
-        name = block.get("PartitionName", "")
-        if not name or block.get("State", "UP") != "UP":
-            continue
-        limits = [parse_count(block.get(key)) for key in ("MaxNodes", "TotalNodes")]
-        queues[name] = Queue(
-            min_nodes=max(1, parse_count(block.get("MinNodes")) or 1),
-            max_nodes=min((limit for limit in limits if limit), default=None),
-            max_walltime=_walltime(block.get("MaxTime", "")),
-        )
-        default = name if block.get("Default") == "YES" else default
-    return Machine(queues, default)
-
-
 def parse_sinfo(text: str) -> Machine:
-    """Read the output of ``sinfo`` without options: one row per partition and state of nodes."""
-    limits: dict[str, str] = {}
-    nodes: Counter[str] = Counter()
-    default = ""
-    for line in text.splitlines()[1:]:
-        columns = line.split()
-        if len(columns) < 5 or columns[1] != "up":
+    """Read the output of ``sinfo --noheader --noconvert --format=SINFO_FORMAT``: a row for each partition."""
+    queues, default = {}, ""
+    rows = (line.split("|") for line in text.splitlines() if line.count("|") == 4)
+    for name, state, walltime, sizes, nodes in rows:
+        if state != "up":
             continue
-        name = columns[0].rstrip("*")
-        default = name if columns[0].endswith("*") else default
-        limits[name] = _walltime(columns[2])
-        nodes[name] += parse_count(columns[3]) or 0
-    queues = {name: Queue(max_nodes=nodes[name] or None, max_walltime=limits[name]) for name in limits}
+        least, _, most = sizes.partition("-")
+        limits = [parse_count(most or least), parse_count(nodes)]
+        queues[name.rstrip("*")] = Queue(
+            min_nodes=parse_count(least) or 1,
+            max_nodes=min((limit for limit in limits if limit), default=None),
+            max_walltime=_walltime(walltime),
+        )
+        default = name.rstrip("*") if name.endswith("*") else default
     return Machine(queues, default)
 
 
@@ -619,7 +602,7 @@ def parse_scontrol_nodes(text: str) -> Node:
 
 def _blocks(text: str) -> Iterator[dict[str, str]]:
     """Yield the ``Key=Value`` pairs of each record; an empty line, or a name, begins a new record."""
-    for block in re.split(r"\n\s*\n|\n(?=PartitionName=|NodeName=)", text):
+    for block in re.split(r"\n\s*\n|\n(?=NodeName=)", text):
         pairs = dict(_PAIR.findall(block))
         if pairs:
             yield pairs

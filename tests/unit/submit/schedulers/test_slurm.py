@@ -21,7 +21,6 @@ from hpcprof.submit.schedulers.slurm import (
     parse_sbatch,
     parse_scancel,
     parse_scontrol_nodes,
-    parse_scontrol_partitions,
     parse_scripts,
     parse_sinfo,
     parse_squeue,
@@ -372,17 +371,14 @@ def test_scancel_of_someone_elses_job_is_an_error() -> None:
 
 
 def test_partitions_have_their_limits_and_the_default_is_known() -> None:
-    found = parse_scontrol_partitions(recorded_machine("scontrol_show_partition.txt"))
+    more = "small|up|infinite|2-3|8\nold|drain|infinite|1-infinite|8\n"
+    found = parse_sinfo(recorded_machine("sinfo.txt") + more)
     assert found.default_queue == "debug"
     assert found.queues == {
         "debug": Queue(max_nodes=4, max_walltime="01:00:00"),
         "prod": Queue(max_nodes=4),
+        "small": Queue(min_nodes=2, max_nodes=3),
     }
-
-
-def test_sinfo_says_the_same_where_scontrol_is_closed() -> None:
-    said = parse_sinfo(recorded_machine("sinfo.txt"))
-    assert said == parse_scontrol_partitions(recorded_machine("scontrol_show_partition.txt"))
 
 
 def test_nodes_of_slurm_have_cores_gpus_and_memory() -> None:
@@ -428,18 +424,16 @@ def test_of_several_kinds_of_nodes_the_usual_one_with_gpus_counts() -> None:
         ("1-12:00:00", "36:00:00"),
         ("30:00", "00:30:00"),
         ("90", "01:30:00"),
-        ("UNLIMITED", ""),
         ("infinite", ""),
     ],
 )
 def test_a_time_limit_of_slurm_becomes_a_walltime(limit: str, walltime: str) -> None:
-    found = parse_scontrol_partitions(f"PartitionName=p State=UP MaxTime={limit} TotalNodes=3\n")
+    found = parse_sinfo(f"p|up|{limit}|1-infinite|3\n")
     assert found.queues["p"].max_walltime == walltime
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "PARTITION AVAIL\n", "NodeName", "\n\n"])
 def test_another_output_finds_nothing_and_breaks_nothing(text: str) -> None:
-    assert parse_scontrol_partitions(text).queues == {}
     assert parse_sinfo(text).queues == {}
     assert parse_scontrol_nodes(text) == Node()
 

@@ -17,7 +17,7 @@ from hpcprof.submit.sites.model import Node, Required
 from hpcprof.submit.sites.probe import generic_site, new_site, parse_nvidia_smi
 from tests.unit.submit.schedulers.recorded import recorded_machine
 
-SLURM = {"sinfo": "sinfo.txt", "scontrol show partition": "scontrol_show_partition.txt"}
+SLURM = {"sinfo --noheader --noconvert --format=%P|%a|%l|%s|%D": "sinfo.txt"}
 SLURM["scontrol show nodes"] = "scontrol_show_nodes.txt"
 PBS = {"qstat -Q -f -F json": "qstat_Q_json.json", "pbsnodes -a -F json": "pbsnodes_json.json"}
 TWO_GPUS = "NVIDIA A100-SXM4-40GB\nNVIDIA A100-SXM4-40GB\n"
