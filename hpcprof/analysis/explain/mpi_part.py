@@ -15,11 +15,11 @@ from hpcprof.analysis.account.host_activity import NONE
 from hpcprof.analysis.collectives.clock_alignment import NEAR_NS
 from hpcprof.analysis.explain.rank_activity import HostCalls
 from hpcprof.analysis.explain.rank_edges import EARLIEST, EdgeKind, Edges, edges_of
-from hpcprof.analysis.mpi.matching import RunMpi, collective_tables
+from hpcprof.analysis.mpi.matching import RunMpi
 from hpcprof.analysis.mpi.waits import (
     blocked_sends,
     collective_needs,
-    last_to_complete,
+    completion_needs,
     receives_what_comes,
     stalled_calls,
 )
@@ -138,9 +138,7 @@ class MpiNeeds:
         partner = run.operations.partner
         self._received, self._sent = self._pairs(node, receives, partner[receives])
         both = [(rows, partner[rows]) for rows in (receives, sends)]
-        both += [
-            last_to_complete(run, rows) for op, rows in collective_tables(run) if run.waits_for_all(op, rows)
-        ]
+        both += [(ends, other) for _, ends, other in completion_needs(run)]
         stalls = [stalled_calls(run, ends, other) for ends, other in both]
         stalled, resumed = (node[np.concatenate(columns)] for columns in zip(*stalls, strict=True))
         has_both = (stalled != NONE) & (resumed != NONE)

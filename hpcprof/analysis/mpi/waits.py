@@ -270,22 +270,35 @@ def _waits_of_collectives(run: RunMpi) -> Iterator[Waits]:
         latest = run.calls.start[ops.begin[rows]].argmax(axis=1)[:, np.newaxis]
         last = np.broadcast_to(np.take_along_axis(rows, latest, axis=1), rows.shape)[need.waits]
         yield _waits_between(run, ops.completes[rows[need.waits]], for_all, ops.begin[last])
-        if not gives:
-            yield _until_progress(run, *last_to_complete(run, rows), for_all)
         yield _waits_between(run, ops.completes[need.waiters], for_one, ops.begin[need.awaited])
+    for pattern, ends, other in completion_needs(run):
+        yield _until_progress(run, ends, other, pattern)
 
 
-def last_to_complete(run: RunMpi, rows: Ints) -> tuple[Ints, Ints]:
-    """Return the operations of nonblocking collectives, paired with that of the last rank to complete.
+def completion_needs(run: RunMpi) -> Iterator[tuple[int, Ints, Ints]]:
+    """Yield patterns of waits, the operations of nonblocking collectives that may wait so, and for which.
 
-    ``rows``, of shape (m, n), are as in `collective_tables`.
+    All wait for the last rank to complete the collective. With a root, it and the others wait for each other.
     """
     ops = run.operations
-    rows = rows[(ops.begin[rows] != ops.completes[rows]).all(axis=1)]
-    last = run.calls.start[ops.completes[rows]].argmax(axis=1)[:, np.newaxis]
-    last_rows = np.broadcast_to(np.take_along_axis(rows, last, axis=1), rows.shape)
-    other = rows != last_rows
-    return rows[other], last_rows[other]
+    for op, rows in collective_tables(run):
+        rows, name = rows[(ops.begin[rows] != ops.completes[rows]).all(axis=1)], ops.ops[op]
+        if run.waits_for_all(op, rows):
+            place, backward = run.calls.start[ops.completes[rows]].argmax(axis=1), NONE
+            forward = BARRIER if name == "Barrier" else N_TO_N
+        elif name in FROM_ROOT | TO_ROOT:
+            rows = rows[(ops.rank[rows] == ops.root[rows]).any(axis=1)]
+            place = (ops.rank[rows] == ops.root[rows]).argmax(axis=1)
+            forward, backward = LATE_RECEIVER, EARLY_REDUCE
+            if name in FROM_ROOT:
+                forward, backward = LATE_BROADCAST, LATE_RECEIVER
+        else:
+            continue
+        single = np.broadcast_to(np.take_along_axis(rows, place[:, np.newaxis], axis=1), rows.shape)
+        other = rows != single
+        yield forward, rows[other], single[other]
+        if backward != NONE:
+            yield backward, single[other], rows[other]
 
 
 def _completions(run: RunMpi, waits: Waits) -> Iterator[Waits]:
