@@ -83,10 +83,8 @@ def _command() -> int:
 
 def forget_retried(note: str) -> None:
     """Remove the note of an earlier exception if this process is the same program, tried again."""
-    with suppress(OSError, ValueError):
-        with open(note, encoding="utf-8") as file:
-            retried = json.load(file).get("command") == _command()
-        if retried:
+    with suppress(OSError, ValueError), open(note, encoding="utf-8") as file:
+        if json.load(file).get("command") == _command():
             os.unlink(note)
 
 

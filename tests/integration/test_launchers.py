@@ -48,6 +48,23 @@ def test_ranks_have_the_numbers_that_a_stand_in_of_the_launcher_gives(
     assert [log.read_text() for log in logs] == ["0 of 2, 0\n", "1 of 2, 1\n"]
 
 
+def test_job_sh_notes_that_no_type_of_mpi_joins_two_ranks_of_srun(tmp_path: Path) -> None:
+    srun = '#!/bin/sh\ncase "$*" in *--mpi=list*) echo pmi2 pmix ;; *" true") ;; *) exit 1 ;; esac\n'
+    for name, program in {"srun": srun, "python3": "#!/bin/sh\n"}.items():
+        (tmp_path / name).write_text(program)
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "state").mkdir()
+    site = load_site("generic-slurm")
+    job = make_job(site, arguments=["./a.out"], ranks_per_node=2)
+    text = render_scripts(site, job, tmp_path / "run", ["hpcprof"])["job.sh"]
+    begin = text.index("connects() {")
+    trial = text[begin : text.index("\nfi\n", begin) + 4]
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "run_dir": str(tmp_path)}
+    subprocess.run(["bash", "-c", trial], env=environment, check=True, timeout=60)
+    noted = (tmp_path / "state/setup_failed").read_text()
+    assert noted == "two MPI ranks form no job with any type of srun --mpi=list; MPI programs may fail\n"
+
+
 @pytest.mark.parametrize(
     ("engine", "program"), [("pyxis", "srun"), ("apptainer", "apptainer"), ("podman-hpc", "podman-hpc")]
 )

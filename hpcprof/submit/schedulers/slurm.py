@@ -564,10 +564,8 @@ _GPU = re.compile(r"gpu(?::([A-Za-z][\w.-]*))?:(\d+)")
 def parse_sinfo(text: str) -> Machine:
     """Read the output of ``sinfo --noheader --noconvert --format=SINFO_FORMAT``: a row for each partition."""
     queues, default = {}, ""
-    rows = (line.split("|") for line in text.splitlines() if line.count("|") == 4)
-    for name, state, walltime, sizes, nodes in rows:
-        if state != "up":
-            continue
+    rows = (line.split("|") for line in text.splitlines() if line.count("|") == 4 and "|up|" in line)
+    for name, _, walltime, sizes, nodes in rows:
         least, _, most = sizes.partition("-")
         limits = [parse_count(most or least), parse_count(nodes)]
         queues[name.rstrip("*")] = Queue(
