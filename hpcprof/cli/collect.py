@@ -401,8 +401,7 @@ def collect_and_report(
         remark = f"its {parts} were collected" if store.has_run(run.id) else "nothing to collect"
         live_steps = "" if aside else f"; {describe_live_steps(run) or 'no step times were noted'}"
         is_complete = run.manifest is None or not run.manifest.job.profiled_ranks
-        # Beside a report, which says why, and after the warning at the end of the job.
-        why = "" if aside and not is_complete else f"{unprofiled_sentence(run)}; "
+        why = "" if aside else f"{unprofiled_sentence(run)}; "  # else the report says why
         echo(f"{run.id}: {why}{remark}{live_steps}", err=aside or not is_complete)
         return is_complete
     jobs = cpus or usable_cpus()

@@ -92,7 +92,14 @@ class _Command(click.Command):
                     f"{path} … -- COMMAND … {option} …",
                     context,
                 ) from None
+            if takes_program and error.option_name in _LAUNCHER_OPTIONS:
+                sentence = f"no option {error.option_name}: give the ranks by --nodes and --ranks-per-node."
+                raise click.UsageError(sentence, context) from None
             raise
+
+
+_LAUNCHER_OPTIONS = ("-n", "-N", "-np", "--np", "--ntasks", "--ranks")
+"""Options of launchers that a user may give to a command of hpcprof."""
 
 
 def examples(*commands: str) -> str:

@@ -18,6 +18,7 @@ _VOID = re.compile(r"\bvoid (?=[\w\[])")
 _RANGE_OF_OBJECT = re.compile(r"\w+\(\w+\)#")
 # A word, with the option before it whose value it is: --batch 32.
 _LAST_WORD = re.compile(r"(?:(?<!\S)--?[\w-]+[ =])?[^\W_]*$")
+_FIRST_WORD = re.compile(r"(?<![^\W_])[^\W_]|(?<!\S)-")
 # Shorter texts are not cut any further.
 _MIN_CUT_CHARACTERS = 6
 
@@ -85,7 +86,7 @@ def labels(names: Collection[str], room: int) -> dict[str, str]:
 
 
 def cut_distinctly(texts: Collection[str], room: int) -> dict[str, str]:
-    """Cut texts to ``room`` characters; texts that begin alike lose their common part."""
+    """Cut texts to ``room`` characters; texts that begin alike lose words of their common part."""
     cut = {text: text if len(text) <= room else f"{text[: room - 1]}…" for text in texts}
     groups: dict[str, list[str]] = {}
     for text, short in cut.items():
@@ -97,7 +98,9 @@ def cut_distinctly(texts: Collection[str], room: int) -> dict[str, str]:
         free_width = room - head - 1
         alike = (len({*letters}) == 1 for letters in zip(*group, strict=False))
         shared = next((i for i, same in enumerate(alike) if not same), min(map(len, group)))
-        common = _word_start(group[0], shared, free_width // 2)
+        fitting = max(map(len, group)) - free_width
+        word = _FIRST_WORD.search(group[0], fitting, shared) if fitting > head else None
+        common = word.start() if word else _word_start(group[0], shared, free_width // 2)
         shortened = cut_distinctly([text[common:] for text in group], free_width)
         cut |= {text: f"{text[:head]}…{shortened[text[common:]]}" for text in group}
     return cut

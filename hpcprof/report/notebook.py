@@ -117,6 +117,7 @@ def _screen(screen: FirstScreen, title: str = "") -> str:
     style = str(bundle().style).replace(":root", "&").replace("body{", "&{")
     name = Markup("<h2>{}</h2>").format(title) if title else ""
     links = '.hpcprof a[href^="#"]{pointer-events:none;color:inherit;text-decoration:none}'
+    links += '.hpcprof a[href^="#table-"]{display:none}'  # a notebook has no tables to lead to
     return f'<div class="hpcprof"><style>.hpcprof{{{style}}}{links}</style>{name}{parts}</div>'
 
 

@@ -1,5 +1,6 @@
 """The HTML pages: the list of runs, a run, a table of it."""
 
+import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -24,6 +25,7 @@ from hpcprof.report.page.blocks import DIST
 from hpcprof.report.page.page import html_report
 from hpcprof.report.terminal import remarks
 from hpcprof.results.across.listing import Coverage
+from hpcprof.results.across.sweeps import differing_words
 from hpcprof.results.ask import event_query, query
 from hpcprof.results.ask.explanation import kept_explanation
 from hpcprof.results.store.tables import PushedRow
@@ -102,6 +104,7 @@ def list_page(request: Request) -> Response:
         grouped_by=GROUPED_BY,
         lines={run.listed.run: _trend(run, listing.runs) for run in visible_runs},
         findings={run.listed.run: _first_finding(run, context.catalogue) for run in visible_runs},
+        parameters=_sweep_parameters(visible_runs, listing.runs),
         pushed=pushed,
         notes={run.listed.run: _note(run, pushed, context.catalogue) for run in visible_runs},
         may_edit=grant.may == PUSH if grant else annotations.may_edit(request),
@@ -195,6 +198,15 @@ def _trend(run: KnownRun, runs: Sequence[KnownRun]) -> Trend | None:
         f"step of {len(step_times)} runs, from {format_ns(step_times[0])} to {format_ns(step_times[-1])}"
     )
     return Trend(points, f"{summary}, between {format_ns(low)} and {format_ns(high)}")
+
+
+def _sweep_parameters(visible_runs: Sequence[KnownRun], runs: Sequence[KnownRun]) -> dict[str, str]:
+    """Return the words in which the visible members of sweeps differ from the other members, by run."""
+    sweeps = {run.sweep for run in visible_runs} - {None}
+    members = grouped((run.sweep, run.listed) for run in runs if run.sweep in sweeps).values()
+    commands = [[shlex.split(member.command or "") for member in sweep] for sweep in members]
+    words = (text for sweep in commands for text in differing_words(sweep))
+    return dict(zip((member.run for sweep in members for member in sweep), words, strict=True))
 
 
 def _note(run: KnownRun, pushed: Mapping[str, PushedRow], catalogue: Catalogue) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from hpcprof.analysis.account.places import in_words
 from hpcprof.analysis.explain.cause import Cause as Cause
 from hpcprof.analysis.stalls.evidence import Stall
 from hpcprof.common.notebook import InNotebooks
@@ -379,7 +380,8 @@ class Explanation(InNotebooks):
             [max(value - least, 0) for value, least in zip(saving, low, strict=True)],
             [max(most - value, 0) for value, most in zip(saving, high, strict=True)],
         ]
-        ax.barh([f"{item.cause}\n{item.where}" for item in priced], saving, xerr=errors if priced else None)
+        labels = [f"{item.cause}\n{in_words(item.where)}" for item in priced]
+        ax.barh(labels, saving, xerr=errors if priced else None)
         ax.set_xlabel("saving per step (ms)")
         return ax
 

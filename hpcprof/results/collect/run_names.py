@@ -21,6 +21,7 @@ from hpcprof.results.collect.last_collected import last_collected
 from hpcprof.results.collect.run_profiles import (
     Search,
     is_beside_profiles,
+    may_be_profile,
     restore_profiles,
     runs_in,
     runs_of_files,
@@ -87,8 +88,10 @@ def find_runs_to_collect(
 
 
 def _is_profile(reference: str) -> bool:
+    """Return whether a name or path is that of a profile; a program's file may have the name of its runs."""
     path = Path(reference)
-    return is_profile_folder(path) or (path.is_file() and path.name != ARRAY_SCRIPT)
+    is_file = path.is_file() and path.name != ARRAY_SCRIPT
+    return is_profile_folder(path) or (is_file and ("/" in reference or may_be_profile(path)))
 
 
 def _known_runs(
@@ -120,6 +123,8 @@ def _known_runs(
         return [_from_store(matching[0], stored, store)]
     if len(matching) > 1 and not elsewhere.isdisjoint(matching):
         raise ambiguous(reference, matching)
+    if not matching and path.is_file() and path.name != ARRAY_SCRIPT:
+        return runs_of_files([path])  # which says what the file is
     try:
         return find_runs(reference, runs_dir)
     except UsageError:

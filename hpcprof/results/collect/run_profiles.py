@@ -165,6 +165,12 @@ def runs_of_files(files: Sequence[Path]) -> list[Run]:
     return runs
 
 
+def may_be_profile(file: Path) -> bool:
+    """Return whether a reader takes a file, or it is a file of another tool that is known."""
+    is_read = _reader_name(file) is not None or is_beside_profiles(file)
+    return is_read or bool(foreign_kind(file))
+
+
 def is_beside_profiles(file: Path) -> bool:
     """Return whether a file is a snapshot of memory or a log of Darshan."""
     return is_memory_snapshot(file) or is_darshan_log(file)
@@ -448,9 +454,11 @@ def unprofiled_sentence(run: Run) -> str:
     how = "auto shows where its time goes"
     if job is not None and job.workload is None and runs_python(job.arguments):
         modules = imported_modules(job.arguments, job.directory)
-        if modules.isdisjoint({"torch", "mpi4py", *JAX_MODULES}):
+        if "mpi4py" in modules:
+            how = "auto shows which rank is late, with nsys, Score-P or EZTrace"
+        elif modules.isdisjoint({"torch", *JAX_MODULES}):
             # No profiler fits a program with neither, and the modules of the script may import them.
-            how = "torch or jax shows where the time goes of a program that uses PyTorch or JAX"
+            how = "torch or jax shows where PyTorch or JAX takes its time, py-spy or cProfile other Python"
     return f"the run was not profiled (hpcprof run --profiler {how})"
 
 

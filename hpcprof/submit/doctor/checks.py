@@ -176,7 +176,8 @@ def mpi_profiling(machine: Inspected) -> CheckResult:
     if machine.which("unitrace"):
         sentences.append("unitrace records programs of the MPI that it was built with")
     if modules := _eztrace_modules(machine):
-        sentences.append(f"EZTrace records programs of {' and '.join(modules)} as they are, but for Python")
+        programs = f"programs of {' and '.join(modules)}"
+        sentences.append(f"EZTrace records {programs} as they are, of Python by the file behind python3")
     if machine.which("scorep"):
         preloads = " or, by scorep-preload, as they are" if machine.which("scorep-preload-init") else ""
         sentences.append(f"Score-P records programs that are built with it{preloads}")

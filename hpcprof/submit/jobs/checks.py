@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from importlib.util import find_spec
 from itertools import combinations
 from pathlib import Path
 
@@ -223,6 +224,9 @@ def remarks(job: Job, site: Site) -> list[str]:
             f"{job.ranks_per_node} ranks share the {site.node.gpus} GPUs of each node"
             f"{mps if MPS in site.options else ''}"
         )
+    package = find_profiler(job.profiler).reader_package if job.profiled_ranks else ""
+    if package and not site.host and find_spec(package) is None:
+        sentences.append(f"profiles of {job.profiler} cannot be read here: pip install 'hpcprof[{package}]'")
     queue = site.queues.get(job.queue)
     if queue and queue.note:
         sentences.append(f"queue {job.queue}: {queue.note}")

@@ -58,7 +58,7 @@ def check_present(site: Site, job: Job) -> None:
     built_in = profiler.in_program and _has_built_in(job, profiler.in_program)
     program = program_file(job.arguments, job.directory)
     if job.profiled_ranks and not profiler.runs_python and program and program.resolve().name != program.name:
-        advice = "for Python use nsys or scorep-preload, else name that file"
+        advice = f"use nsys or scorep-preload, or name that file: {_by_its_file(program, job.profiler)}"
         sentence = f"it cannot start {program.name}, a link to {program.resolve().name}; {advice}"
         raise UsageError(f"--profiler {job.profiler}: {sentence}.")
     if job.profiled_ranks and word and complete and not built_in and shutil.which(word, path=path) is None:
@@ -67,6 +67,14 @@ def check_present(site: Site, job: Job) -> None:
     script = script_of(job.arguments) if job.workload is None and added_folders(site) is not None else ""
     if script and not Path(job.directory, script).exists():
         raise UsageError(f"{script}: there is no such file in {job.directory}.")
+
+
+def _by_its_file(program: Path, profiler: str) -> str:
+    """Return the command that starts the file behind a link, with the packages of its virtual environment."""
+    file, environment = program.resolve(), program.parent.parent
+    packages = environment / "lib" / file.name / "site-packages"
+    variable = f"PYTHONPATH={packages} " if (environment / "pyvenv.cfg").is_file() else ""
+    return f"{variable}hpcprof run --profiler {profiler} … -- {file} …"
 
 
 def profiler_at(
@@ -107,11 +115,13 @@ def profiler_at(
             *("profiler", "site"),
         )
     if present is None:
+        file = program_file(program, ".") if in_python and shutil.which("eztrace", path=path) else None
+        by_file = f", or EZTrace by the file of Python: {_by_its_file(file, 'eztrace')}" if file else ""
         raise UsageError(
             f"--profiler auto: none of {', '.join(tools.values())} is on the PATH; load a module (module "
             f"load scorep), install one ({'' if in_python else 'apt-get install eztrace, '}spack install "
             "scorep), or write profiler in the site file"
-            f"{'. PyTorch has its own: --profiler torch; EZTrace records no Python' if in_python else ''}.",
+            f"{by_file}{'. PyTorch has its own: --profiler torch' if in_python else ''}.",
             *("profiler", "site"),
         )
     return present

@@ -203,6 +203,8 @@ class Profiler:
     """The suffix of the profile of each rank; empty if it leaves no file for each."""
     needs: str = ""
     """The program that must be on the PATH; by default that of ``command``."""
+    reader_package: str = ""
+    """The optional Python package that reads its profiles; empty for none."""
     becomes_program: bool = False
     """True if the process of ``command`` becomes the program's: a signal to it reaches the program."""
     runs_python: bool = True

@@ -52,6 +52,7 @@ EZTRACE = Profiler(
     ),
     command=("eztrace",),
     flags=_flags,
+    reader_package="otf2",
     becomes_program=True,
     runs_python=False,  # it looks for the name of the file behind python3, a link, and aborts
 )

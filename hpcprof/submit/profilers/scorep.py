@@ -59,6 +59,7 @@ SCOREP = Profiler(
     chatter=r"\[Score-P\] ",
     in_program="scorep",
     needs="scorep",
+    reader_package="otf2",
 )
 
 _PRELOAD_COMMAND = (

@@ -71,6 +71,8 @@ def test_an_option_of_the_program_before_two_dashes_is_told_where_to_go() -> Non
     done = CliRunner().invoke(submit, ["python", "train.py", "--epochs", "3"])
     assert done.exit_code == 2
     assert "has no option --epochs; put the command with its options after --: " in done.stderr
+    done = CliRunner().invoke(submit, ["-n", "2", "--", "./solver"])
+    assert "no option -n: give the ranks by --nodes and --ranks-per-node" in done.stderr
     done = CliRunner().invoke(collect, ["last", "--force"])  # takes no program, but an option of that name
     assert (done.exit_code, "after --" in done.stderr) == (2, False)
     done = CliRunner().invoke(submit, ["--epochs"])

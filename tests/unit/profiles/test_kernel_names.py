@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcprof.profiles.kernel_names import labels, short_name
+from hpcprof.profiles.kernel_names import cut_distinctly, labels, short_name
 
 VECTORIZED = (
     "void at::native::vectorized_elementwise_kernel<(int)4, {}, std::array<char *, (bool)1>>(int, T2)"
@@ -56,8 +56,8 @@ def test_names_that_begin_alike_are_told_apart() -> None:
         "vectorize…CUDAFunctor_add<f…",
         "vectorize…pow_te…1)], array…",
         "vectorize…pow_te…2)], array…",
-        "Kernel2<c…nn_align1>",
-        "Kernel2<c…nt_align1>",
+        "Kernel2<c…8x4_nn_align1>",
+        "Kernel2<c…8x4_nt_align1>",
     ]
 
 
@@ -88,3 +88,10 @@ def test_a_long_name_takes_no_long_time(piece: str) -> None:
     began = time.process_time()
     labels(names, 30)
     assert time.process_time() - began < 2
+
+
+def test_words_of_the_common_part_fill_the_room() -> None:
+    setups = [f"train, 8 ranks, perlmutter, nsys, batch 128, workers {count}" for count in (0, 2)]
+    assert [*cut_distinctly(setups, 40).values()] == [
+        f"train, 8 rank…nsys, batch 128, workers {count}" for count in (0, 2)
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from unittest.mock import Mock
 
 from hpcprof.analysis.explain.cause import Cause
@@ -47,5 +48,8 @@ def test_savings_are_drawn_with_their_intervals_the_largest_on_top() -> None:
     assert explained(finding(20, 15), finding(10, 8, Cause.HOST_SYNC), finding(None)).plot(axes) is axes
     (names, savings), others = axes.barh.call_args
     assert names == ["host_sync\ndata", "host_work\ndata"]
+    torch_step = replace(finding(20, 15), where="ProfilerStep#N")
+    explained(torch_step).plot(axes)
+    assert axes.barh.call_args[0][0] == ["host_work\nsteps of PyTorch's profiler"]
     assert savings == [10, 20]
     assert others["xerr"] == [[2, 5], [0, 0]]

@@ -195,6 +195,7 @@ def test_a_sweep_is_one_table_by_parameter_with_its_best_point(tmp_path: Path) -
     assert "size=4" in other and "3.00 x" in other
     assert 'href="/runs/20261121-020000-train-0abc.8"' in best
     assert 'href="/sweeps/20261121-020000-train-0abc"' in grouped
+    assert "<small>size=4</small>" in grouped and "<small>size=8</small>" in grouped
 
 
 def test_only_readers_with_the_token_of_a_server_edit_tags_and_notes(tmp_path: Path) -> None:

@@ -201,7 +201,7 @@ CASES: list[tuple[str, Callable[[Inspected], CheckResult], Inspected, Status, st
         checks.mpi_profiling,
         made_up({"eztrace": Answer(0), "eztrace_avail": Answer(0, 'posixio\t"I/O"\nopenmpi\t"MPI"\n')}),
         Status.OK,
-        "EZTrace records programs of Open MPI as they are, but for Python",
+        "EZTrace records programs of Open MPI as they are, of Python by the file behind python3",
     ),
     ("unitrace for MPI", checks.mpi_profiling, made_up({"unitrace": Answer(0)}), Status.OK, "unitrace"),
     (

@@ -92,6 +92,11 @@ HOST_WORK = CauseDeclaration(
             jax=True,
         ),
         PlaceRemedy(
+            ("optimizer.step",),
+            "Update all parameters in few calls: fused=True of torch.optim's optimizers (on a GPU also "
+            "foreach=True), or fewer steps with larger batches.",
+        ),
+        PlaceRemedy(
             ("garbage collection",),
             "Leave out calls of gc.collect() in steps. Else call gc.freeze() once the model is made, so that "
             "its objects are not looked at, or gc.disable(), and collect every some hundred steps on all "

@@ -71,6 +71,21 @@ def test_an_imported_run_keeps_its_name_when_its_folder_is_gone(tmp_path: Path) 
             find()
 
 
+def test_a_run_is_found_by_its_name_beside_a_program_of_that_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = profile_in(tmp_path / "ring")
+    store = store_with(tmp_path / "hpcprof.db", run)
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    for program in ("ring", "solver"):
+        Path(program).write_bytes(b"\x7fELF")
+    assert find_known_run("ring", tmp_path / "runs", store) == run
+    for reference in ("solver", "./ring"):
+        with pytest.raises(UsageError, match="is not a profile that hpcprof reads"):
+            find_known_run(reference, tmp_path / "runs", store)
+
+
 def test_a_folder_without_profiles_stands_for_those_below_it(tmp_path: Path) -> None:
     one, deep = profile_in(tmp_path / "a"), profile_in(tmp_path / "b" / "c")
     profile_in(one.path / "inside")  # a folder inside a folder of profiles is part of neither

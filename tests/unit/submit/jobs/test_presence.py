@@ -114,9 +114,19 @@ def test_eztrace_is_refused_for_a_link_such_as_that_of_python(here: Path) -> Non
     (here / "solver").symlink_to("solver-1.2")
     (here / "bin/python3").symlink_to("python3.11")
     check("./solver-1.2", profiler="eztrace")
-    for program, link in (("./solver", "solver-1.2"), ("python3 train.py", "python3.11")):
-        with pytest.raises(UsageError, match=f"it cannot start .*, a link to {link}; for Python use nsys"):
+    (here / "pyvenv.cfg").touch()
+    packages = f"PYTHONPATH={here}/lib/python3.11/site-packages hpcprof run"
+    for program, link, says in (
+        (
+            "./solver",
+            "solver-1.2",
+            f"file: hpcprof run --profiler eztrace … -- {here}/solver-1.2 …",
+        ),
+        ("python3 train.py", "python3.11", f"{packages} --profiler eztrace … -- {here}/bin/python3.11 …"),
+    ):
+        with pytest.raises(UsageError, match=f"it cannot start .*, a link to {link}; use nsys") as error:
             check(*program.split(), profiler="eztrace")
+        assert says in str(error.value)
 
 
 @pytest.mark.parametrize(
