@@ -40,6 +40,7 @@ _STEP_SOURCES = {
     "automatic": "found as it repeats",
     "MPI calls": "found as its sequence of MPI calls repeats",
     "launches": "found as its sequence of launches repeats",
+    "its name": "the only long range",
     "--step-range": "named by --step-range",
     "PyTorch profiler": "",
     "optimizer": "known from PyTorch's optimizers",

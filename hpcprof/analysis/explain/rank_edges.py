@@ -16,6 +16,7 @@ from hpcprof.analysis.account.call_kinds import CallKind
 from hpcprof.analysis.account.host_activity import NONE
 from hpcprof.analysis.explain.edge_kinds import EdgeKind as EdgeKind
 from hpcprof.analysis.explain.rank_activity import HostCalls, RankActivity, Work
+from hpcprof.profiles.columns.intervals import difference, length, union
 from hpcprof.profiles.columns.joins import matches, pair_keys
 from hpcprof.profiles.columns.unique import ends_run
 from hpcprof.profiles.timeline import Category, Ints, SyncKind, Table, concatenate
@@ -65,7 +66,7 @@ class RankEdges:
     edges: Edges
     """Nodes ``2 i`` and ``2 i + 1`` are the start and the end of call i; the operations follow."""
     odd_ns: int
-    """The time by which operations start later than every known edge explains."""
+    """The time without work in which operations start later than every known edge explains."""
     inferred_waits: int
     """The waits whose event or stream the profile does not record."""
     blocked: Ints
@@ -158,7 +159,9 @@ def _device_edges(calls: HostCalls, work: Work, events: Ints, node: Ints) -> tup
         edges_of(node[source] + 1, node[target], event + late[target], EdgeKind.EVENT, target),
         edges_of(node, node + 1, work.end - work.start, EdgeKind.RUN, all_rows),
     ]
-    return device_edges, int(late[after].sum())
+    is_late = after[late[after] > 0]
+    unexplained = difference(union(expected[is_late], work.start[is_late]), union(work.start, work.end))
+    return device_edges, length(*unexplained)
 
 
 def _median(values: Ints, default: int) -> int:

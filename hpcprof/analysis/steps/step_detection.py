@@ -263,7 +263,8 @@ def step_candidates(timeline: Timeline) -> tuple[StepCandidate, ...]:
     if all(candidate.source in (AUTOMATIC, REPEATS) for candidate in candidates):
         best = [step for step in launch_step_candidates(timeline)[:1] if not _are_layers(timeline, step.name)]
         candidates += [StepCandidate(step.name, LAUNCHES, step.instances, step.coverage_pct) for step in best]
-    if all(step.source == REPEATS for step in candidates) and not timeline.operation_count:
+    on_host = not timeline.operation_count and not len(timeline.calls)
+    if on_host and all(step.source == REPEATS for step in candidates):
         candidates += _single_pass(timeline, [name for name, times in ordered if times == 1])
     return tuple(candidates)
 

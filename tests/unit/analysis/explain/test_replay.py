@@ -85,6 +85,19 @@ def test_a_few_copies_that_queued_oddly_delay_no_other_copy() -> None:
     assert late.startswith("operations start 299.5 µs a step later than")
 
 
+def test_operations_that_start_late_at_the_same_time_count_once() -> None:
+    """Rebuilt from a public trace with six streams: 837 ms "a step" of 214 ms."""
+    step = (Host(900 * US), Launch(100 * US), Launch(100 * US, 17), Wait(None))
+    inputs = inputs_of(simulate([step], STEPS))
+    timeline = inputs.read(0)
+    later = np.where(np.arange(len(timeline.kernels)) // 2 == 1, 400 * US, 0)
+    kernels = timeline.kernels
+    shifted = replace(kernels, start=kernels.start + later, end=kernels.end + later)
+    built = replayable(replace(inputs, read=lambda _: replace(timeline, kernels=shifted)))
+    assert isinstance(built, Replayable)
+    assert built.graph.odd_ns == pytest.approx(400 * US, rel=0.02)
+
+
 def walls_of(built: Replayable) -> list[int]:
     replay = Replay(built.graph)
     found: list[int] = replay.walls(replay.unchanged).tolist()

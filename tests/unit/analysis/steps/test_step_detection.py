@@ -442,3 +442,6 @@ def test_a_single_range_around_operators_is_the_step_where_no_gpu_works() -> Non
     assert steps_of(trace).name == ""
     on_gpu = timeline([(20, 30, COMP, 10)], marks)
     assert steps_of(dataclasses.replace(on_gpu, operators=operators)).name == ""
+    # PyTorch's counters of kernels come in place of the kernels, with their launches.
+    no_kernels = dataclasses.replace(on_gpu, kernels=trace.kernels, operators=operators)
+    assert steps_of(no_kernels).name == ""
