@@ -22,6 +22,7 @@ BUILT_IN: dict[str, str] = {
     "slow_attention": "kernels",
     "elementwise_chain": "kernels",
     "layout_conversion": "kernels",
+    "type_conversion": "kernels",
     "repeated_indices": "kernels",
     "shape_inefficiency": "kernels",
     "concatenation": "kernels",

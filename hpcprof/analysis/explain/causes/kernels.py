@@ -283,6 +283,21 @@ def _conversions(scene: Scene) -> Iterator[Candidate]:
     yield from scene.of_operations(LAYOUT_CONVERSION, converts, (work.end - work.start)[converts])
 
 
+_CASTS = re.compile(
+    r"(?:b?float\d+\w*|converting)_copy_kernel_cuda|direct_copy_kernel_cuda.*(?:Load|Store)WithCast",
+    re.DOTALL,
+)
+"""PyTorch's copy of a tensor into one of another type (``ATen/native/cuda/Copy.cu``)."""
+
+
+def _type_conversions(scene: Scene) -> Iterator[Candidate]:
+    """Yield the copies into another type, in places where they take longer than the products."""
+    work = scene.graph.work
+    casts = scene.named(_CASTS.search)
+    rows = np.flatnonzero(casts & _in_places_of(scene, casts))
+    yield from scene.of_operations(TYPE_CONVERSION, rows, (work.end - work.start)[rows])
+
+
 _ALIGNED_PRODUCT = re.compile(r"tensor_?op(?!.*[dz]884).*align(\d+)(?!.*align\d)", re.IGNORECASE)
 """A product on tensor cores, and its alignment in elements, that of the last operand; not in double."""
 
@@ -427,6 +442,20 @@ LAYOUT_CONVERSION = _declare(
     figures=(Figures("kernels", "total_ns", named("(?i)nchw|nhwc|direct_copy_kernel")),),
     kernels=lambda name: "nchw" in name.lower() or bool(_STRIDED_COPY.search(name)),
     without="with one layout",
+)
+
+TYPE_CONVERSION = _declare(
+    name="type_conversion",
+    title="conversions of type",
+    meaning="tensors are copied into another type, for longer than the products take",
+    about="PyTorch copies tensors into another type for longer than the products of the place take, as "
+    "where `torch.autocast` casts all weights for each token of a decoder. The saving is their time",
+    remedy="Keep the weights of {where} in the type of the products: model.bfloat16() or model.half(), and "
+    "no torch.autocast, which casts them again for each call.",
+    candidates=_type_conversions,
+    figures=(Figures("kernels", "total_ns", named("_copy_kernel_cuda")),),
+    kernels=lambda name: bool(_CASTS.search(name)),
+    without="with one type",
 )
 
 SHAPE_INEFFICIENCY = _declare(

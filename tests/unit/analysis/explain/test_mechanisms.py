@@ -63,6 +63,7 @@ NORM = (
 """Squares, their mean, its root, and two products with it."""
 
 CAT = "void at::native::CatArrayBatchedCopy<OpaqueType<2>, unsigned int, 3, 64, 64>"
+CAST = "void at::native::vectorized_elementwise_kernel<8, at::native::bfloat16_copy_kernel_cuda(Iterator)>"
 SCORES = Launch(500 * US, name="best")
 EVENT = Memory(1 * US, name="cudaEventRecord")
 FILL = "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<int>>"
@@ -157,6 +158,11 @@ PROGRAMS: dict[str, tuple[str, list[Instruction], list[Instruction]]] = {
     "keys and values that are joined for each token": (
         Cause.CONCATENATION,
         [Place("decode", (Launch(900 * US, name=CAT), product(400 * US)) * LAYERS)],
+        [Place("decode", (product(400 * US),) * LAYERS)],
+    ),
+    "weights that are cast for each token": (
+        Cause.TYPE_CONVERSION,
+        [Place("decode", (Launch(900 * US, name=CAST), product(400 * US)) * LAYERS)],
         [Place("decode", (product(400 * US),) * LAYERS)],
     ),
     "conversions of layout": (
@@ -293,6 +299,7 @@ def test_a_program_that_times_its_own_kernels_tunes_nothing(before: str) -> None
 def test_copies_that_join_tensors_beside_longer_products_claim_nothing() -> None:
     # As the gradient of keys, queries and values that a layer computes at once.
     assert not explained(layers(Launch(900 * US, name=CAT))).shown()
+    assert not explained(layers(Launch(900 * US, name=CAST))).shown()
 
 
 def with_shapes(blocks: int, threads: int, units: int = 132) -> Explanation:
