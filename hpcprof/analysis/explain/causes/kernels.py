@@ -450,8 +450,8 @@ TYPE_CONVERSION = _declare(
     meaning="tensors are copied into another type, for longer than the products take",
     about="PyTorch copies tensors into another type for longer than the products of the place take, as "
     "where `torch.autocast` casts all weights for each token of a decoder. The saving is their time",
-    remedy="Keep the weights of {where} in the type of the products: model.bfloat16() or model.half(), and "
-    "no torch.autocast, which casts them again for each call.",
+    remedy="Keep one type in {where}: weights in that of the products (model.bfloat16() or model.half(), as "
+    "torch.autocast casts them again for each call), and no .float() around what takes half precision.",
     candidates=_type_conversions,
     figures=(Figures("kernels", "total_ns", named("_copy_kernel_cuda")),),
     kernels=lambda name: bool(_CASTS.search(name)),
