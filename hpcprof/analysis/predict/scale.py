@@ -65,6 +65,10 @@ _CHAIN_NOTE = (
     "a chain of messages that becomes longer with more ranks, as that of a sweep: it is taken for a pipeline "
     "of {} stages, and more ranks for more pipelines"
 )
+_SERVER_NOTE = (
+    "a rank that serves more others than in the profile: more ranks are taken for more groups of {}, each "
+    "with a server of its own"
+)
 _ONE_REPLICA_NOTE = "communication and differences between replicas, of which the run has one"
 _FEW_STEPS_NOTE = "variation between steps, of which the run has fewer than three"
 _SHORT_KERNELS_NOTE = (
@@ -281,7 +285,8 @@ class Predictor:
         grown = {name: account[name] - before[name] for name in account}
         largest = max(grown, key=lambda name: grown[name])
         count, mesh = nodes or -(-ranks // self._per_node), self._mesh(ranks)
-        is_chain = self.unit.has_inferred_stages and self.unit.units == 1 and "pipeline" in mesh
+        chain = self.unit.units == 1 and self.unit.has_inferred_stages
+        notes = {"pipeline": _CHAIN_NOTE, "served group": _SERVER_NOTE} if chain else {}
         ideal = self.measured if scaling == "weak" else self.measured * self.ranks / ranks
         return ScalePrediction(
             ranks=ranks,
@@ -299,7 +304,7 @@ class Predictor:
             measured_ns=round(self.measured),
             replay_error_pct=round(100 * (as_recorded / float(self.unit.step_ns.mean()) - 1), 2),
             not_modelled=(
-                *([_CHAIN_NOTE.format(mesh["pipeline"])] if is_chain else []),
+                *(note.format(mesh[name]) for name, note in notes.items() if name in mesh),
                 *NOT_MODELLED,
                 f"pauses rarer than one in {counted(self.unit.own[0].size, 'step')} of a rank",
                 *([_ONE_REPLICA_NOTE] if self.unit.units == 1 else []),

@@ -20,6 +20,7 @@ import pandas as pd
 
 from hpcprof.analysis.predict.operation_graph import MESSAGES, RESOLUTION, OperationGraph, most_frequent_graph
 from hpcprof.common.errors import UsageError
+from hpcprof.common.grouping import grouped
 from hpcprof.profiles.timeline import Floats, Ints
 
 _KEY = ["stage", "name", "number"]
@@ -73,6 +74,8 @@ class Unit:
     """True if each step follows the one before."""
     has_inferred_stages: bool = False
     """True if the order of the ranks in a chain of messages stands for stages that nothing recorded."""
+    has_server: bool = False
+    """True if all messages of four or more ranks are to or from one of them."""
 
     @property
     def units(self) -> int:
@@ -90,7 +93,8 @@ class Unit:
         ]
         if all(grid):
             return {"rows": grid[1], "columns": grid[0]}
-        mesh = {"pipeline": stages, "tensor": self.ranks // stages} if self.ranks > 1 else {}
+        direction = "served group" if self.has_server else "pipeline"
+        mesh = {direction: stages, "tensor": self.ranks // stages} if self.ranks > 1 else {}
         return {
             "data": self.units // fixed_ranks,
             **mesh,
@@ -134,6 +138,7 @@ def unit_of(table: pd.DataFrame, keep: int = 1) -> Unit:
         if item.span is not Span.NEIGHBOUR
         or not any(ancestors(before, [key]) & {*item.keys} for key in item.keys)
     ]
+    inferred = staged and bool((rows["stage"] < 0).any())
     return Unit(
         keys=keys.iloc[template][[*_KEY, "kind", "bytes"]].reset_index(drop=True),
         own=durations,
@@ -143,8 +148,17 @@ def unit_of(table: pd.DataFrame, keep: int = 1) -> Unit:
         ranks=round(len(ranks) / shape[1]) * _stride(ranks),
         step_ns=_periods(graph, table),
         consecutive=_consecutive(graph),
-        has_inferred_stages=staged and bool((rows["stage"] < 0).any()),
+        has_inferred_stages=inferred,
+        has_server=inferred and _has_server(graph),
     )
+
+
+def _has_server(graph: OperationGraph) -> bool:
+    """Return whether one rank of each replica of four or more sends or receives all of its messages."""
+    ranks, replicas = (graph.rows[name].to_numpy() for name in ("rank", "replica"))
+    messages = [rows for rows in graph.members if graph.rows["kind"].iloc[rows[0]] in MESSAGES]
+    pairs = grouped((int(replicas[rows[0]]), {*ranks[rows].tolist()}) for rows in messages)
+    return all(len(set().union(*each)) > 3 and bool(set.intersection(*each)) for each in pairs.values())
 
 
 def _predecessors(graph: OperationGraph, unit: Ints, place: Ints, row_at: Ints, template: int) -> list[Ints]:

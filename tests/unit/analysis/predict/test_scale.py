@@ -392,6 +392,18 @@ def test_ranks_that_compute_between_messages_are_stages_of_a_pipeline(cold: bool
         predictor.predict(5)
 
 
+def test_a_rank_that_serves_all_others_is_no_pipeline() -> None:
+    served: dict[int, list[tuple[str, float, float, int]]] = {
+        rank: [("Recv", 0, rank, 0), ("compute", rank, 20 + rank, -1), ("Send", 20 + rank, 21 + rank, 0)]
+        for rank in range(1, 4)
+    }
+    gives = [("Send", rank - 1, rank, rank) for rank in range(1, 4)]
+    takes = [("Recv", 20 if rank == 1 else 20 + rank, 21 + rank, rank) for rank in range(1, 4)]
+    prediction = Predictor(timeline(served | {0: [*gives, *takes, ("compute", 24, 30, -1)]})).predict(8)
+    assert prediction.mesh == {"data": 2, "served group": 4, "tensor": 1}
+    assert prediction.not_modelled[0].endswith("more groups of 4, each with a server of its own")
+
+
 def test_neighbours_that_exchange_between_computing_are_no_stages() -> None:
     ring = {}
     for rank in range(4):
