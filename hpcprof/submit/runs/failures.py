@@ -53,7 +53,6 @@ _ABORTS = ("mpich_abort", "open_mpi_abort")
 _LOST_NODE_PATTERNS = ("slurm_node", "open_mpi_node")
 """The names of patterns, see ``failure_patterns.yaml``."""
 
-
 _ERROR = re.compile(
     "^(?!.*warning:).*(?:error|fatal|fail|not found|unable|cannot|denied|refused|no such)", re.I
 )
@@ -62,10 +61,11 @@ _ERROR = re.compile(
 _JOB_ERRORS = 200
 """The lines of the errors of job.sh that are looked at."""
 
-
 _TERMINATED = _SIGNAL_BASE + signal.SIGTERM
 _KILLED_CODES = {_TERMINATED, _SIGNAL_BASE + signal.SIGKILL}
 _KILLED_NOTE = "left no exit code (it was killed)"
+_ENDING_SECONDS = 60.0
+"""Maximum time that a job takes to end, in seconds: exceptions in it may be due to that."""
 _LOADER = "data_loader"
 _MAX_SILENT_RANKS = 1000
 """Maximum number of ranks without any file that are listed: ``run.json`` may claim millions."""
@@ -211,15 +211,17 @@ def failed_ranks(run: Run) -> list[RankFailure]:
         ]
     failures = [*explained, *_failed_workers(run, explained)]
     if run.state_file("terminated") is not None:
-        # The job was cancelled, or ended at its limit, and its ranks with it.
-        failures = [
-            failure
-            for failure in failures
-            if failure.first
-            or (failure.exception and not failure.noticed_another)
-            or (failure.exit_code != _TERMINATED and failure.how != _KILLED_NOTE)
-        ]
+        # The job was cancelled, or ended at its limit, and its ranks with it, maybe by an exception.
+        end = modification_time(run.path / "state/terminated") - _ENDING_SECONDS
+        failures = [failure for failure in failures if failure.first or _failed_before(failure, end)]
     return _culprit_first(run, failures, lost)
+
+
+def _failed_before(failure: RankFailure, end: float) -> bool:
+    """Return whether a rank failed before the end of its job began, at ``end`` (s since 1970)."""
+    if failure.exception is not None:
+        return failure.exception.time < end
+    return failure.exit_code != _TERMINATED and failure.how != _KILLED_NOTE
 
 
 def _failed_workers(run: Run, failures: Sequence[RankFailure]) -> Iterator[RankFailure]:
@@ -385,9 +387,10 @@ def describe_status(run: Run, status: JobStatus) -> str:
         failure = next(iter(failed_ranks(run)), None)
         if failure is not None and failure.noticed_another:
             stalled = _stall_sentence(run)
-    blamed = unstarted or (str(failure) if failure else "")
-    full = full_disk(run) if has_failed else ""
-    parts = [status.reason, *preparation_failures(run), blamed, stalled, full]
+    elif status.state is JobState.TIMEOUT:
+        failure = next((failure for failure in failed_ranks(run) if failure.exception), None)
+    parts = [status.reason, *preparation_failures(run), unstarted or str(failure or ""), stalled]
+    parts.append(full_disk(run) if has_failed else "")
     if status.state is JobState.ENDED:
         printed = [line.strip() for _, lines in last_output(run) for line in lines if line.strip()]
         parts.append(f"it last printed {printed[-1]!r}" if printed else "it left no output")
@@ -416,7 +419,7 @@ def _stall_sentence(run: Run) -> str:
 
 def last_output(run: Run) -> list[tuple[str, list[str]]]:
     """Return the logs of job.sh that have any output, by name, each with its last lines."""
-    logs = [(name, tail(run.path / "logs" / name)) for name in ("job.err", "job.out")]
+    logs = [(name, job_output(run, name)) for name in ("job.err", "job.out")]
     return [(name, lines) for name, lines in logs if lines]
 
 

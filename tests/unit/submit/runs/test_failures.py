@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -655,6 +656,8 @@ def test_a_worker_that_failed_before_its_job_was_ended_is_told(tmp_path: Path) -
     note = tmp_path / "state/rank00005.exception"
     note.write_text(note.read_text().replace('"started_as": 5', '"started_as": 1'))
     (tmp_path / "state/terminated").write_text("TERM\n")
-    assert [str(failure) for failure in failed_ranks(run)] == [
-        "rank 5: exit code 143 (ValueError: no such batch, at train.py:15 in step)"
-    ]
+    # The other one may have failed since its job was ended.
+    note_exception(run, 0, "SignalException", "got signal 15", time.time() - 1)
+    told = "rank 5: exit code 143 (ValueError: no such batch, at train.py:15 in step)"
+    assert [str(failure) for failure in failed_ranks(run)] == [told]
+    assert describe_status(run, JobStatus(JobState.TIMEOUT, "too long")) == f"too long; {told}"
