@@ -254,7 +254,7 @@ _PRECISION_NS = 1000.0
 _CLEARLY = 10
 """Minimum ratio of the ranges of messages, as shares of the usual time of receives, of which one counts."""
 
-_MIN_WAIT_RATIO = 2
+MIN_WAIT_RATIO = 2
 """Minimum duration of a receive that waited for its send, as a multiple of the shortest send or receive."""
 
 
@@ -310,13 +310,12 @@ def _align(messages: Messages) -> AlignedClocks | None:
     # The order is that of the lower rank's clock.
     moment = np.where(messages.up, messages.sent, messages.received)
     messages = messages.take(np.argsort(moment, kind="stable"))
-    up, duration = messages.up, messages.duration
-    if len(up) < MIN_COLLECTIVES:
+    if len(messages.up) < MIN_COLLECTIVES:
         return None
-    if up.any() and not up.all():
+    if messages.up.any() and not messages.up.all():
         return _align_by_messages(messages, None)
-    shortest = int(duration.min())
-    waited = duration[:, 1] >= _MIN_WAIT_RATIO * shortest
+    shortest = int(messages.duration.min())
+    waited = messages.duration[:, 1] >= MIN_WAIT_RATIO * shortest
     enough = np.count_nonzero(waited) >= MIN_COLLECTIVES
     # The delay is between none and a transfer.
     return _align_by_messages(messages.take(waited), shortest / 2) if enough else None
@@ -371,16 +370,18 @@ def _bounds(
     most, least = _upper_bounds(most, moment), -_upper_bounds(-least, moment)
     both = np.isfinite(most) & np.isfinite(least)
     late = error = (most - least)[both] / 2
-    ranges = [_range_of_least(parts) for parts in (ups, [-part for part in downs])]
-    waits = [float(np.median(length[way])) if way.any() else 0.0 for way in (up, ~up)]
-    above, below = ((part + _PRECISION_NS) / (wait + 1) for part, wait in zip(ranges, waits, strict=True))
-    if min(above, below) * _CLEARLY < max(above, below):
-        nearest = ranges[below < above]
-        late = np.where(late > NEAR_NS, np.minimum(late, nearest + messages.duration.min() / 2), late)
-        error = np.minimum(error, nearest + NEAR_NS)
+    from_least = False
+    if np.any(late > NEAR_NS):
+        ranges = [_range_of_least(parts) for parts in (ups, [-part for part in downs])]
+        waits = [float(np.median(length[way])) for way in (up, ~up)]
+        above, below = ((part + _PRECISION_NS) / (wait + 1) for part, wait in zip(ranges, waits, strict=True))
+        if min(above, below) * _CLEARLY < max(above, below):
+            from_least, nearest = below < above, ranges[below < above]
+            late = np.where(late > NEAR_NS, np.minimum(late, nearest + messages.duration.min() / 2), late)
+            error = np.minimum(error, nearest + NEAR_NS)
     delay = float(np.median(late)) if both.any() else usual or 0.0
     ahead = np.where(np.isfinite(most), most - delay, least + delay)
-    ahead[both] = least[both] + late if below < above else most[both] - late
+    ahead[both] = least[both] + late if from_least else most[both] - late
     uncertainty = max(float(np.abs(error).max(initial=0)), delay)
     if usual is not None:
         message_ahead = np.repeat(ahead, [len(block) for block in blocks])

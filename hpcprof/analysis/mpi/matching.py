@@ -20,7 +20,7 @@ from hpcprof.analysis.collectives.clock_alignment import (
     one_clock,
 )
 from hpcprof.analysis.collectives.common_clock import Aligned, RankClock, connect, with_ranks
-from hpcprof.analysis.collectives.pair_matching import Messages, align_messages
+from hpcprof.analysis.collectives.pair_matching import MIN_WAIT_RATIO, Messages, align_messages
 from hpcprof.analysis.mpi.run_lists import NONE, RowWindow, RunLists
 from hpcprof.profiles.collective_operations import (
     ALIGNING,
@@ -42,9 +42,6 @@ RARELY = 0.1
 
 _SAME_CLOCK_NS = 5_000.0
 """Precision of the sessions' starts that nsys notes on one node, in ns (profiles of 2023.4 and 2025.3)."""
-
-_MIN_WAIT_RATIO = 2
-"""Minimum ratio of a call that waits to one that others wait for."""
 
 _MAX_EARLY_SHARE = 0.001
 """Maximum share of messages and collectives that may contradict the clock of a node."""
@@ -574,7 +571,7 @@ def _sends_of_pairs(run: RunMpi, pair: Ints) -> tuple[Ints, Ints]:
     """
     calls, ops = run.calls, run.operations
     begin, completes = ops.begin[pair], ops.completes[pair]
-    waited = calls.length[completes[:, 1]] > _MIN_WAIT_RATIO * calls.length[completes[:, 0]]
+    waited = calls.length[completes[:, 1]] > MIN_WAIT_RATIO * calls.length[completes[:, 0]]
     waited &= begin[:, 0] < completes[:, 0]
     if np.count_nonzero(waited) >= MIN_COLLECTIVES:
         end, starts = calls.own_end[completes[waited, 1]], (completes[waited, 0], begin[waited, 0])
