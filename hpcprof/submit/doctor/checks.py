@@ -6,7 +6,7 @@ import re
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
@@ -119,7 +119,7 @@ def scheduler(machine: Inspected) -> CheckResult:
     missing = [command for command in commands if not machine.which(command)]
     if missing:
         remedy = f"Load the {title} module of the site, or use a login node of {machine.site.name}."
-        return broken(f"{_command_list(missing)} not on the PATH.", remedy)
+        return broken(f"Not on the PATH: {', '.join(missing)}.", remedy)
     question = site_scheduler.question(machine.site)
     answer = machine.run(question, seconds=LISTING_SECONDS) if question else None
     if answer is not None and not answer.ok:
@@ -132,13 +132,7 @@ def scheduler(machine: Inspected) -> CheckResult:
     shortcoming = site_scheduler.shortcoming(answer.stdout) if answer is not None else None
     if shortcoming is not None:
         return warning(shortcoming.observation, shortcoming.remedy)
-    answers = f", and {title} answers" if question else ""
-    return ok(f"{_command_list(commands)} on the PATH{answers}.")
-
-
-def _command_list(commands: Sequence[str]) -> str:
-    *first_commands, last = commands
-    return f"{', '.join(first_commands)} and {last} are" if first_commands else f"{last} is"
+    return ok(f"On the PATH: {', '.join(commands)}{f'; {title} answers' if question else ''}.")
 
 
 def gpus(machine: Inspected) -> CheckResult:

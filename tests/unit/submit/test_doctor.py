@@ -77,7 +77,7 @@ CASES: list[tuple[str, Callable[[Inspected], CheckResult], Inspected, Status, st
         checks.scheduler,
         made_up(site="generic-slurm"),
         Status.BROKEN,
-        "sbatch, squeue and scancel are not on the PATH",
+        "Not on the PATH: sbatch, squeue, scancel.",
     ),
     (
         "Slurm that answers",
