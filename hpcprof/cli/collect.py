@@ -434,8 +434,7 @@ class ProgressBar(ProgressLine):
     """Shows the finished ranks on standard error: a bar on a terminal, elsewhere up to 100 lines."""
 
     def __init__(self, named: Callable[[str], str] = str) -> None:
-        super().__init__(lambda: self._bar, on_error_output=True, permanent=True)
-        self._bar = ""
+        super().__init__(on_error_output=True, permanent=True)
         self._named = named
         self._began = time.monotonic()
 
@@ -447,7 +446,6 @@ class ProgressBar(ProgressLine):
             return
         rate = finished / max(time.monotonic() - self._began, 1e-9)
         remaining = format_duration((ranks - finished) / rate)
-        self._bar = (
+        self.update(
             f"{bar(finished, ranks)} {finished} of {ranks} ranks, {rate:.1f} a second, {remaining} left"
         )
-        self.refresh()

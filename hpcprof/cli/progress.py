@@ -33,20 +33,22 @@ _QUIET_SECONDS = 2.0
 class ProgressLine:
     """One line at the bottom of a terminal, a context manager; without a terminal nothing is drawn.
 
-    ``text`` returns the line as it is now; it is cut at the edge of the terminal, and not drawn while empty.
-    It is drawn on standard output unless ``on_error_output``, cleared at the end unless ``permanent``, and if
-    ``ticking`` drawn again every half second, for a line that shows the time.
+    ``text`` returns the line as it is now, by default that of the last `update`; it is cut at the edge of the
+    terminal, and not drawn while empty. It is drawn on standard output unless ``on_error_output``, cleared at
+    the end unless ``permanent``, and if ``ticking`` drawn again every half second, for a line that shows the
+    time.
     """
 
     def __init__(
         self,
-        text: Callable[[], str],
+        text: Callable[[], str] | None = None,
         *,
         on_error_output: bool = False,
         permanent: bool = False,
         ticking: bool = False,
     ) -> None:
-        self._text = text
+        self._updated = ""
+        self._text = text or (lambda: self._updated)
         self._on_error_output, self._kept, self._ticking = on_error_output, permanent, ticking
         # Messages go to standard error: both must be the terminal.
         self.drawn = sys.stderr.isatty() and (on_error_output or sys.stdout.isatty())
@@ -83,6 +85,11 @@ class ProgressLine:
 
         return Text(self._text(), no_wrap=True, overflow="ellipsis")
 
+    def update(self, text: str) -> None:
+        """Change the line."""
+        self._updated = text
+        self.refresh()
+
     def refresh(self) -> None:
         """Redraw the line."""
         if self._live is not None:
@@ -104,8 +111,7 @@ class SearchingLine(ProgressLine):
     """The search for runs below a folder, on standard error; without a terminal one line if it takes long."""
 
     def __init__(self) -> None:
-        super().__init__(lambda: self._line_now, on_error_output=True, ticking=True)
-        self._line_now = ""
+        super().__init__(on_error_output=True, ticking=True)
         self._began: float | None = time.monotonic()
         self._folders = 0
 
@@ -113,7 +119,7 @@ class SearchingLine(ProgressLine):
         """Show that one more folder below ``folder`` is searched, in which ``runs`` were found so far."""
         self._folders += 1
         searching = f"searching {folder} for runs and profiles"
-        self._line_now = f"{searching}: {counted(self._folders, 'folder')}, {counted(runs, 'run')}"
+        self._updated = f"{searching}: {counted(self._folders, 'folder')}, {counted(runs, 'run')}"
         if not self.drawn and self._began and time.monotonic() - self._began > _QUIET_SECONDS:
             echo(f"hpcprof: {searching}", err=True)
             self._began = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from hpcprof.cli.conventions import echo
@@ -43,8 +44,8 @@ def push_each(
         try:
             if collect is not None:
                 collect(run)
-            with PushingLine(run.id) as line:
-                address = push_run(run, store, hub, line.show, scrub)
+            with ProgressLine(on_error_output=True) as line:
+                address = push_run(run, store, hub, partial(_show_sent, line, run.id), scrub)
         except HpcprofError as error:
             echo(f"hpcprof: {run.id} was not pushed: {error}", err=True)
             complete = False
@@ -53,17 +54,5 @@ def push_each(
     return complete
 
 
-class PushingLine(ProgressLine):
-    """The progress of one push."""
-
-    def __init__(self, run_id: str) -> None:
-        super().__init__(self._progress, on_error_output=True)
-        self._run, self._done, self._of = run_id, 0, 0
-
-    def show(self, sent: int, total: int) -> None:
-        """Show the bytes that have been pushed, and those of all."""
-        self._done, self._of = sent, total
-        self.refresh()
-
-    def _progress(self) -> str:
-        return f"pushing {self._run} {bar(self._done, self._of)}" if self._of else ""
+def _show_sent(line: ProgressLine, run_id: str, sent: int, total: int) -> None:
+    line.update(f"pushing {run_id} {bar(sent, total)}" if total else "")

@@ -46,7 +46,7 @@ _NEUTRAL_FRAME = re.compile(
 
 
 class RankSample(NamedTuple):
-    """The progress of one rank: w if it waits in a collective, r if not, else empty; and counters."""
+    """The progress of one rank: the state of its hook (`Process.progress`), and counters."""
 
     state: str
     done: int
@@ -88,7 +88,11 @@ class Process:
         return read(self.path + "/" + name).decode("utf-8", "replace")
 
     def progress(self) -> Tuple[str, int]:
-        """Return w, r or u, and the steps and collectives done: the hook names one of its threads so."""
+        """Return the state of the program, and the number of steps and collectives that have ended.
+
+        The hook writes both into the name of a thread. The state is w in a collective, r outside, u unknown,
+        and empty without a hook.
+        """
         for path in glob.glob(self.path + "/task/*/comm"):
             name = re.match(rb"hp([rwu])([0-9]+)$", read(path).strip())
             if name:
@@ -148,7 +152,7 @@ def processes(run: str) -> List[Process]:
 
 
 def programs(run: str) -> List[Process]:
-    """Return the processes that are no profiler's: these look on, and write when the program has ended."""
+    """Return the processes of the program, without those of profilers."""
     return [process for process in processes(run) if process.is_program]
 
 
@@ -251,6 +255,7 @@ class StallWatch:
         self._progress_notes = 0
         self._last_sample: Sample = {}
         self._last_pulse, self._gathered = b"", False
+        # The last progress of any node, and the last that was seen of a rank here.
         self._pulse_time = self._certain_time = time.monotonic()
         # True while ranks that use CPUs are assumed to compute; the time to look at their calls again.
         self._computing, self._next_check = False, 0.0
@@ -318,7 +323,7 @@ class StallWatch:
             self._write("stalled", "%d\n" % (time.time() - time.monotonic() + self._pulse_time))
 
     def _collect_evidence(self) -> None:
-        # First the programs themselves tell, and the interpreter where it is stuck.
+        # The hooks of the programs write their evidence first.
         time.sleep(self._period + 12)
         self._write_evidence()
         self._gathered = True
@@ -474,8 +479,8 @@ class StallWatch:
         until = time.monotonic() + _MAX_GATHER_SECONDS
         while time.monotonic() < until:
             files = os.listdir(self._state("pulse"))
-            hidden = sum(name.startswith(".") and not name.startswith(".part.") for name in files)
-            if hidden >= sum(not name.startswith(".") for name in files):
+            gathered = sum(name.startswith(".") and not name.startswith(".part.") for name in files)
+            if gathered >= sum(not name.startswith(".") for name in files):
                 break
             time.sleep(3)
         if self._decides:
@@ -488,7 +493,7 @@ class StallWatch:
         return self._has("stall_stop")
 
     def _end(self) -> None:
-        """End the processes here: a profiler first, which may write for a while, without one all at once."""
+        """End the processes here: profilers first, so that they write, and programs without one at once."""
         wrapper = os.fsencode(self._run + "/wrapper.sh")
         for process in processes(self._run):
             parent = re.search(r"^PPid:\s*(\d+)", process.text("status"), re.MULTILINE)

@@ -145,7 +145,8 @@ class Comparison(InNotebooks):
             rows = self.rows(name)
             if rows:
                 shown_rows, analysis = rows[:limit], ACROSS_RUNS[name]
-                if self._is_of_captures(name):
+                # Without steps on both sides, figures are of whole captures.
+                if WHOLE_CAPTURES in self.differences[name].reasons.get(WHOLE_RUN, ""):
                     shown_rows, analysis = _per_capture(shown_rows, analysis)
                 yield from titled(analysis.title, analysis, shown_rows, width)
             if len(rows) > limit:
@@ -172,10 +173,6 @@ class Comparison(InNotebooks):
             column for column in self.analysis.columns if column.name in ("metric", "a", "b", "ratio")
         )
         return replace(self.analysis, columns=columns, main_columns=()), table
-
-    def _is_of_captures(self, name: str) -> bool:
-        """Return whether the figures of an analysis are of whole captures, since not all have steps."""
-        return WHOLE_CAPTURES in self.differences[name].reasons.get(WHOLE_RUN, "")
 
     @property
     def regressed(self) -> bool:

@@ -194,7 +194,7 @@ class Results(InNotebooks):
         others : sequence of Results
             Runs of the program on other numbers of ranks, which tell more of the network.
         keep : int
-            The size of a group of ranks that does not grow.
+            Number of ranks of a group that stays as large, such as one of tensor parallelism.
         site : str, optional
             The site whose measured network is used (``hpcprof study network``), by default the run's.
 
@@ -241,7 +241,10 @@ class Results(InNotebooks):
         return frame
 
     def losses(self) -> pd.DataFrame:
-        """Return the losses of the profiles, a row for each rank and kind; ``of`` is null if unknown."""
+        """Return the losses of the profiles, a row for each rank and kind: ``count`` items out of ``of``.
+
+        ``of`` is null if unknown.
+        """
         self._collected_ranks()
         rows = [
             (rank, loss.kind.value, loss.subject.value, loss.count, loss.of, loss.detail, loss.sentence)

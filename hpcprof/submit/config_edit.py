@@ -100,7 +100,7 @@ def _remove_lines(text: str, keys: Sequence[str]) -> str | None:
         if not isinstance(node, yaml.MappingNode) or node.flow_style:
             return None
         line, node = next(
-            ((name.start_mark.line, b) for name, b in node.value if name.value == key), (None, None)
+            ((name.start_mark.line, below) for name, below in node.value if name.value == key), (None, None)
         )
     lines = text.splitlines(keepends=True)
     return text if line is None else "".join(lines[:line] + lines[line + 1 :])

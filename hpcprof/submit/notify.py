@@ -38,7 +38,11 @@ def check_target(text: str, where: str) -> None:
 
 
 def targets(texts: Sequence[str], named: dict[str, str], job_file: str = "") -> dict[str, str]:
-    """Return targets by the names that a run may show; a ``job_file`` may name targets, not give them."""
+    """Return targets by the names that a run may show.
+
+    ``texts`` are names in the user's configuration (``named``), or targets, whose names are made of their
+    hashes; those of a ``job_file`` are names.
+    """
     names = {}
     for text in texts:
         if TARGET_NAME.fullmatch(text):

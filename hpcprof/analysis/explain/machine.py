@@ -57,7 +57,7 @@ _MAX_CHANCE = 0.5
 """Maximum p-value of a figure that is shown as possible chance: above it, chance is the likelier reason."""
 
 _SAMPLES_A_SECOND = 5.0
-"""Independent samples a second: of the ten that are taken, neighbours count as one."""
+"""Independent samples a second: ten are taken, and two in a row count as one."""
 
 _MIN_EXPLAINED_SHARE = 0.5
 """Minimum share of a finding that a difference of machines has to explain."""
@@ -79,10 +79,12 @@ def _machine_waits() -> list[tuple[str, MachineWait]]:
 def slow_files(files: pd.DataFrame) -> Finding | str:
     """Return the finding about a run without profiles that waits for files, or why there is none.
 
-    ``files`` are the rows of `darshan_files`. A file's time in MPI-IO contains its time in POSIX, so the
-    longer one counts. If calls take more than the time of all ranks, they overlap, and their share is
-    unknown. The time in which ranks wait for the last one in collective calls counts for the file that this
-    rank alone used meanwhile, if there is one.
+    ``files`` are the rows of `darshan_files`.
+
+    1. The time of a file is that of its module with the longest: MPI-IO's contains POSIX's.
+    2. Waits for the last rank in collective calls count for the file that this rank alone used meanwhile.
+    3. If the files take more than the time of all ranks, calls overlap, and their share is unknown.
+    4. Files whose names differ in numbers count together, and those that take most are the finding.
     """
     rows = [row for row in _rows(files) if row["log"]]
     by_file = grouped(((row["log"], row["file"]), row) for row in rows)
@@ -105,7 +107,7 @@ def slow_files(files: pd.DataFrame) -> Finding | str:
         return "calls on files run beside each other, so that their share of the time is unknown"
     if share < _MIN_TIME_PCT:
         return f"files take {share:.1f} % of the time of all ranks"
-    # Files whose names differ in numbers are used alike: one of each rank, or of each step.
+    # Such files are one of each rank, or of each step.
     alike: dict[tuple[str, str, str], list[tuple[str, str]]] = {}
     for key in sorted(by_file, key=lambda key: -blamed[key]):
         log, file = key

@@ -14,7 +14,7 @@ from hpcprof.profiles.readers.memory_snapshot import DeviceMemory, MemorySnapsho
 from hpcprof.profiles.timeline import Ints
 
 KINDS = ("parameters", "gradients", "optimizer", "activations", "backward", "communication", "other")
-"""The kinds of blocks. `FRAGMENTATION` is reserved beside them, and `OUTSIDE` is not PyTorch's."""
+"""The kinds of blocks. `FRAGMENTATION` is reserved beside them, and `OUTSIDE` used by others."""
 
 FRAGMENTATION, OUTSIDE = "fragmentation", "outside"
 
@@ -56,12 +56,12 @@ class MemoryInUse(msgspec.Struct, frozen=True, eq=False, dict=True):
     device: int
     purposes: tuple[Purpose, ...]
     purpose: Ints
+    """The purpose of each block, as its index in ``purposes``; shape (blocks,)."""
     size: Ints
+    """Bytes of each block."""
     first: Ints
     last: Ints
-    """The purpose of each block, as its index in ``purposes``, its bytes, and the numbers of events before
-    its use and before its end; shape (blocks,).
-    """
+    """The numbers of events until each block is allocated and until it is free again."""
     times_us: Ints
     """Time of each event; the last one is the end; shape (events + 1,)."""
     reserved: Ints
@@ -80,7 +80,7 @@ class MemoryInUse(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def peak(self) -> int:
-        """The number of events before most is allocated or, if it did, an allocation failed."""
+        """The number of events until an allocation failed; if none did, until most bytes are allocated."""
         if self.failed_after is not None:
             return self.failed_after
         return int(self.by_kind.sum(axis=0).argmax())
@@ -139,13 +139,14 @@ def contents_of(snapshot: MemorySnapshot, memory: DeviceMemory) -> MemoryInUse:
         elif event.action == "oom" and failed is None:
             failed = after
     for purpose, size, last in live.values():
-        # Nothing tells by whom memory from before the history was allocated, if it has no stack.
+        # Memory from before the history has no known purpose unless it has a stack.
         stackless = purpose.kind == "backward" and not purpose.line
         rows.append((finder.number(Purpose("other", "", "") if stackless else purpose), size, 0, last))
     purpose_of, size_of, first, last_of = np.array(rows, np.int64).reshape(-1, 4).T
     times = [event.time_us for event in memory.events]
     end = snapshot.notes.end_us or (times[-1] if times else 0)
-    failing = snapshot.notes.asked_bytes is not None and snapshot.notes.device in (None, memory.device)
+    if snapshot.notes.asked_bytes is not None and snapshot.notes.device in (None, memory.device):
+        failed = count if failed is None else failed
     return MemoryInUse(
         memory.device,
         tuple(finder.purposes),
@@ -155,7 +156,7 @@ def contents_of(snapshot: MemorySnapshot, memory: DeviceMemory) -> MemoryInUse:
         last_of,
         times_us=np.array([*times, end], np.int64),
         reserved=reserved,
-        failed_after=(count if failed is None else failed) if failing else failed,
+        failed_after=failed,
     )
 
 

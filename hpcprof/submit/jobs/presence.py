@@ -116,7 +116,7 @@ def profiler_at(
         )
     if present is None:
         file = program_file(program, ".") if in_python and shutil.which("eztrace", path=path) else None
-        by_file = f", or EZTrace by the file of Python: {_by_its_file(file, 'eztrace')}" if file else ""
+        by_file = f". EZTrace starts no link: {_by_its_file(file, 'eztrace')}" if file else ""
         raise UsageError(
             f"--profiler auto: none of {', '.join(tools.values())} is on the PATH; load a module (module "
             f"load scorep), install one ({'' if in_python else 'apt-get install eztrace, '}spack install "

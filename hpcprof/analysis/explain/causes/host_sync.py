@@ -76,17 +76,17 @@ def _repeated_reads(scene: Scene, place: str) -> Iterator[Candidate]:
     pauses = np.flatnonzero(np.isin(graph.calls.before, calls) & removals.long_gap)
     if not len(pauses) and not len(feeding):
         return
-    less = np.where(np.isin(np.arange(len(graph.calls)), pauses), graph.calls.gap, 0)
+    removed_pause = np.where(np.isin(np.arange(len(graph.calls)), pauses), graph.calls.gap, 0)
     removed_work = np.concatenate((copies, feeding))
 
     count = round((len(copies) + int(last.sum())) / graph.steps / len(scene.ranks))
     rank = np.concatenate((graph.call_rank[calls], graph.call_rank[pauses]))
-    time = np.concatenate((graph.calls.end[calls] - graph.calls.start[calls], less[pauses]))
+    time = np.concatenate((graph.calls.end[calls] - graph.calls.start[calls], removed_pause[pauses]))
     advice = (
         f"In {{where}}, a small value is copied to the host and waited for {count} times in each step. "
         "Check once in a step, or every few steps; let the GPU decide, or read the value of an earlier check."
     )
-    remove = removal(scene, calls, less, removed_work)
+    remove = removal(scene, calls, removed_pause, removed_work)
     yield scene.candidate(HOST_SYNC, place, remove, rank, time, advice=advice)
 
 
@@ -95,8 +95,8 @@ HOST_SYNC = CauseDeclaration(
     title="host synchronization",
     meaning="the host waits for the GPU inside the step, and the GPU runs dry",
     about="the host waits for the GPU inside a step (`.item()`, a synchronization, a copy back), and the "
-    "GPU runs dry after it. Small values that a step reads three times or more count with all that serves "
-    "only these reads, but for the last: kernels before them, and long pauses of the host after them. "
+    "GPU runs dry after it. If a step reads small values three times or more, all reads but the last count, "
+    "with the kernels that only they need and the long pauses of the host after them. "
     "Launches that return only with their kernels (`CUDA_LAUNCH_BLOCKING=1`) wait too",
     remedy="Avoid .item(), .cpu() and synchronize() in {where}: keep values on the GPU, and read them once "
     "every few steps, or with non_blocking=True and an event.",

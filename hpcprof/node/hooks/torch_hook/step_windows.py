@@ -25,7 +25,8 @@ BEGIN = "hpcprof.window"
 """The name of the empty range before the first step of a window, where steps before it are recorded too."""
 
 FIRST_STEP, MIN_STEPS, MAX_STEPS, MAX_S = 10, 3, 20, 10.0
-"""The first step of the window, its minimum and maximum number of steps, and its maximum time beyond them."""
+"""The first step of the window, its minimum and maximum number of steps, and the maximum seconds of a window
+of more than the minimum."""
 
 _WARM_UP_STEPS, _MAX_ALONE_STEPS, _MIN_ALONE_STEPS = 3, 40, 4
 """Number of steps before those that are timed alone, and the maximum and minimum number of these."""
@@ -76,7 +77,7 @@ class Nvtx(_Ranges):
 
     def end(self, session: str) -> None:
         """Have Nsight Systems end a session, which has recorded from the program's start on."""
-        self.pause()  # It takes over what CUDA has recorded so far.
+        self.pause()  # So that nsys gets what CUDA has recorded so far.
         # It would otherwise be a program to trace.
         environment = {name: value for name, value in os.environ.items() if name in _NSYS_VARIABLES}
         silent = [(os.POSIX_SPAWN_OPEN, stream, os.devnull, os.O_RDWR, 0) for stream in (0, 1, 2)]
@@ -209,11 +210,10 @@ class StepsAlone:
 class SessionWindow:
     """The window of a program that is recorded from its start on: its end, and the steps after it.
 
-    A program that ends before the window is recorded whole. All ranks end with the same step, which the first
-    one chooses once the window has its fewest steps. ``switch`` ends the recording, ``note`` is a file of the
-    rank that says so, and ``chosen`` one that all ranks share. ``alone`` is where the steps after it are
-    noted, for which the program pauses until its recording has ended; None where the profiler goes on to cost
-    something.
+    A program that ends before the window is recorded whole. All ranks end with the same step: once the window
+    has its minimum of steps, the first rank that gets there writes its choice into the file ``chosen``.
+    ``switch`` ends the recording, and the file ``note`` of each rank notes the end. The times of later steps
+    go into the file ``alone``, after a pause until the profiler has ended; None if it slows later steps too.
     """
 
     def __init__(
@@ -273,9 +273,9 @@ class StepWindows:
 
     A step that the program marks itself (`hpcprof.workloads.capture`) is left to it. ``spans`` are the first
     and the last step of each span, counted from 0; the whole program is recorded without any. ``switch``
-    turns the profiler on and off, and marks (`Nvtx`, `Roctx`); ``marked`` returns what writes the steps that
-    the program marks itself, or None. ``alone`` is where steps without the profiler are noted. Without spans,
-    ``window`` has the notes of `SessionWindow`, of the rank and of all; None records the whole program.
+    turns the profiler on and off, and marks (`Nvtx`, `Roctx`); ``marked`` returns None unless the program
+    marks its steps itself. The times of steps without the profiler go into the file ``alone``. Without spans,
+    ``window`` has the files ``note`` and ``chosen`` of a `SessionWindow`; None records the whole program.
 
     A program with spans that takes no step of an optimizer is not recorded, which `close` says.
     """

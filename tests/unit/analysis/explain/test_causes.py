@@ -16,6 +16,11 @@ from tests.unit.explanations import explained, finding
 COLUMNS = ("wall_ns", "compute_ns", "exposed_comm_ns", "exposed_mem_ns", "idle_ns")
 
 
+def test_an_optimizer_is_not_to_be_prepared_ahead_of_its_step() -> None:
+    advice = find_cause(Cause.HOST_WORK).advise("Optimizer.step#Adam.step", (0,))
+    assert advice.startswith("Update all parameters in few calls: fused=True")
+
+
 @pytest.mark.parametrize("name", list(Cause))
 def test_a_declaration_is_complete(name: str) -> None:
     cause = find_cause(name)

@@ -203,6 +203,15 @@ def test_what_is_no_mistake_but_should_be_known_is_a_remark(
         assert part in sentence
 
 
+def test_a_package_that_reads_the_profiles_is_named_before_the_job_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    site = load_site("generic-slurm")
+    job = make_job(site, arguments=["./a.out"], profiler="eztrace")
+    monkeypatch.setattr("hpcprof.submit.jobs.checks.find_spec", lambda name: None)
+    assert "profiles of eztrace cannot be read here: pip install 'hpcprof[otf2]'" in remarks(job, site)
+
+
 def test_of_several_partitions_one_has_to_fit_and_a_queue_of_another_server_is_pbs_to_judge(
     tmp_path: Path,
 ) -> None:

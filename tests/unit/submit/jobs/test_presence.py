@@ -127,6 +127,9 @@ def test_eztrace_is_refused_for_a_link_such_as_that_of_python(here: Path) -> Non
         with pytest.raises(UsageError, match=f"it cannot start .*, a link to {link}; use nsys") as error:
             check(*program.split(), profiler="eztrace")
         assert says in str(error.value)
+    with pytest.raises(UsageError, match="EZTrace starts no link: PYTHONPATH=") as error:
+        make_job(load_site("local"), arguments=["python3", "train.py"], profiler="auto")
+    assert packages in str(error.value)
 
 
 @pytest.mark.parametrize(
