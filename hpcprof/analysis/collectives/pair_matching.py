@@ -315,7 +315,7 @@ def _align(messages: Messages) -> AlignedClocks | None:
     if messages.up.any() and not messages.up.all():
         return _align_by_messages(messages, None)
     shortest = int(messages.duration.min())
-    waited = messages.duration[:, 1] >= MIN_WAIT_RATIO * shortest
+    waited = messages.duration[:, 1] >= max(MIN_WAIT_RATIO * shortest, NEAR_NS)
     enough = np.count_nonzero(waited) >= MIN_COLLECTIVES
     # The delay is between none and a transfer.
     return _align_by_messages(messages.take(waited), shortest / 2) if enough else None
@@ -374,7 +374,9 @@ def _bounds(
     if np.any(late > NEAR_NS):
         ranges = [_range_of_least(parts) for parts in (ups, [-part for part in downs])]
         waits = [float(np.median(length[way])) for way in (up, ~up)]
-        above, below = ((part + _PRECISION_NS) / (wait + 1) for part, wait in zip(ranges, waits, strict=True))
+        above, below = (
+            (part + _PRECISION_NS) / (wait + _PRECISION_NS) for part, wait in zip(ranges, waits, strict=True)
+        )
         if min(above, below) * _CLEARLY < max(above, below):
             from_least, nearest = below < above, ranges[below < above]
             late = np.where(late > NEAR_NS, np.minimum(late, nearest + messages.duration.min() / 2), late)

@@ -559,6 +559,14 @@ def test_a_rank_that_comes_late_to_complete_nonblocking_collectives_does_not_mov
     assert max(clocks.uncertainty.values()) <= 100_000
 
 
+def test_receives_of_messages_that_lie_there_align_no_clocks() -> None:
+    program = Program(2, ahead={1: 5_000_000})
+    for begin in range(0, 100_000_000, 5_000_000):
+        program.call(0, "MPI_Send", begin, begin + 1_000, send(1))
+        program.call(1, "MPI_Recv", begin + 3_000_000, begin + 3_002_500, receive(0))
+    assert aligned_by_mpi(run_lists(program.lists())) == []
+
+
 def test_ranks_of_one_clock_rate_that_return_late_for_want_of_a_core_are_aligned() -> None:
     """Rank 1 comes 6 ms late; the others wake up to 12 ms after that in most collectives."""
     random, ahead = np.random.default_rng(3), {0: 0, 1: 70_000_000, 2: 69_000_000, 3: 69_400_000}
