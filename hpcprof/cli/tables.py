@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from hpcprof.results.store.analysis_table import AnalysisTable
 
 _COLUMN_GAP = 2
-_MIN_SHORTENED_WIDTH, _MAX_SHORTENED_WIDTH = 12, 200
-"""The fewest and the most characters shown of a column that is cut."""
+_MIN_SHORTENED_WIDTH, _LEFT_WIDTH, _MAX_SHORTENED_WIDTH = 12, 30, 200
+"""Characters shown of a column that is cut: minimum, what less important columns leave it, and maximum."""
 
 format_option = format_among("table", "csv", "json", help="How the rows are written.")
 
@@ -66,9 +66,11 @@ def show_what_fits(columns: Mapping[str, Sequence[str]], order: Sequence[str], s
     least = needed | {shortened: min(needed[shortened], _MIN_SHORTENED_WIDTH)}
     visible_names: set[str] = set()
     for name in order:
-        # A less important column with one value in all rows would only take room from the shortened one.
-        if is_narrow and shortened in visible_names and len({*columns[name]}) == 1:
+        # A less important column with one value in several rows would only take room from the shortened one.
+        if is_narrow and shortened in visible_names and len({*columns[name]}) == 1 < len(columns[name]):
             continue
+        if name == shortened:
+            least[name] = max(least[name], min(needed[name], _LEFT_WIDTH, free_width - _COLUMN_GAP))
         if not visible_names or least[name] + _COLUMN_GAP <= free_width:
             visible_names.add(name)
             free_width -= least[name] + _COLUMN_GAP

@@ -114,3 +114,6 @@ def test_texts_that_are_cut_keep_what_differs(
         assert line.rstrip().endswith(command.removeprefix(program).strip())
         assert len(line) <= 60
     assert err == "not shown in this width: site\n"
+    one = {name: values[:1] for name, values in columns.items()}
+    show_what_fits(one, ["run", "command", "site"], shortened="command")
+    assert "local" in capsys.readouterr().out
