@@ -241,7 +241,7 @@ class RunMpi:
 
         1. Nobody ends one before its root begins it. The last rank of which that is true is the root.
         2. If that is true of nearly all, the root waits for the others to complete it, or they for it: it is
-           the rank whose usual wait differs most from the usual one of the ranks.
+           the rank whose wait differs most from the usual one, if that is one rank in half of them or more.
         """
         ops, calls = self.operations, self.calls
         root = ops.root.copy()
@@ -254,8 +254,11 @@ class RunMpi:
             ended = np.where(end == first[:, :1], first[:, 1:2], first[:, :1])
             last = np.where(begin <= ended, begin, BEFORE_ALL).argmax(axis=1)
             if np.mean(begin <= ended) >= 1 - RARELY and rows.shape[1] > 2:
-                wait = np.median(calls.length[ops.completes[rows]], axis=0)
-                last[:] = np.abs(wait - np.median(wait)).argmax()
+                wait = calls.length[ops.completes[rows]]
+                odd = np.bincount(np.abs(wait - np.median(wait, axis=1, keepdims=True)).argmax(axis=1))
+                if odd.max() < len(rows) / 2:
+                    continue
+                last[:] = odd.argmax()
             root[rows] = np.take_along_axis(ops.rank[rows], last[:, np.newaxis], axis=1)
         return replace(self, operations=replace(ops, root=root))
 
