@@ -225,11 +225,11 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     cost = min(CALL_COST_NS.get(built.profiler, 0), MPI_CALL_COST_NS if is_mpi else sys.maxsize)
     judged = [candidate for candidate in scene.candidates() if not candidate.has(*unknown)]
     cost = cost if replay.recorded is None else 0
-    search = Search(replay, judged, cost, weights, share.slower, share.faster)
+    search = Search(replay, judged, cost, weights, share.slower, share.faster, share.scale)
     causes, hidden, slow = search.findings()
     causes += [item for item in slow if item.candidate.slower >= SURELY_SLOW]
     recorded_elapsed = elapsed or round(search.wall)
-    elapsed = recorded_elapsed if replay.recorded is None else round(search.wall / share.scale)
+    elapsed = recorded_elapsed if replay.recorded is None else round(search.wall)
     error = 100 * search.error / search.wall
     usual = usual_confidence(inputs, built, error)
     doubts = [

@@ -83,7 +83,7 @@ class Search:
 
     For ``call_cost_ns``, ``slower`` and ``faster`` see `hpcprof.analysis.explain.intervals.Uncertainty`;
     ``weights``, of shape (steps,), are the numbers of steps of the run for which the replayed ones stand, by
-    default equal.
+    default equal. ``scale`` is the elapsed time of the replayed steps over that of all steps.
     """
 
     def __init__(
@@ -94,8 +94,9 @@ class Search:
         weights: Floats | None = None,
         slower: Ints | None = None,
         faster: Ints | None = None,
+        scale: float = 1.0,
     ) -> None:
-        self.replay = replay
+        self.replay, self._scale = replay, scale
         self._weights = np.ones(replay.graph.steps) if weights is None else weights
         self.candidates = list(candidates)
         self._elapsed_by_times: dict[tuple[bytes, bool, bool], Ints] = {}
@@ -253,8 +254,8 @@ class Search:
         return self._mean_of(self._elapsed_times(times))
 
     def _mean_of(self, steps: Ints | Floats) -> float:
-        """Return the mean of values of the replayed steps over the steps that these stand for."""
-        return float(np.average(steps, weights=self._weights[: len(steps)]))
+        """Return the mean over all steps of values of the replayed ones."""
+        return float(np.average(steps, weights=self._weights[: len(steps)])) / self._scale
 
     def _elapsed_times(self, times: Times, *, exact: bool = True) -> Ints:
         """Return the elapsed time of each step; a quarter of all calls are answered from earlier ones.

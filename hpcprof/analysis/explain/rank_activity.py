@@ -370,6 +370,10 @@ it."""
 _MAX_LATE_SHARE = 0.25
 """Maximum share of a pause after that moment for a wait of such a host."""
 
+_MIN_WHOLE_PAUSES, _WHOLE_PAUSE_NS, _MAX_RETURN_SHARE = 5, 1_000_000, 0.03
+"""Minimum number and length (ns) of longer pauses, and maximum share of one after that moment, where no call
+of the host waits: after XLA's waits for all work, Python first has to come back."""
+
 
 class Pace(NamedTuple):
     """The calls of a rank before which its host waits for an operation, and that operation of each."""
@@ -442,8 +446,12 @@ def pace_of(calls: HostCalls, work: Work) -> Pace:
     pause, until_place = calls.start[long] - begin, reach[place] - begin
     late = pause - until_place
     exact = np.abs(late) <= _MAX_GAP_NS
+    whole = (pause >= _WHOLE_PAUSE_NS) & ~np.any(calls.kind == CallKind.WAIT)
+    returns = whole & (exact | ((late > 0) & (late <= _MAX_RETURN_SHARE * pause)))
     if exact.sum() >= max(_MIN_EXACT_PAUSES, _MIN_EXACT_SHARE * len(long)):
         waits = exact | ((late > 0) & (late <= _MAX_LATE_SHARE * pause))
+    elif returns.sum() >= max(_MIN_WHOLE_PAUSES, _MIN_EXACT_SHARE * whole.sum()):
+        waits = returns
     else:
         waits = np.zeros(len(long), bool)
         busy = np.flatnonzero(until_place > _MIN_PAUSE_NS)

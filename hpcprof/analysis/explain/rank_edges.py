@@ -19,7 +19,7 @@ from hpcprof.analysis.explain.rank_activity import HostCalls, RankActivity, Work
 from hpcprof.profiles.columns.intervals import difference, length, union
 from hpcprof.profiles.columns.joins import matches, pair_keys
 from hpcprof.profiles.columns.unique import ends_run
-from hpcprof.profiles.timeline import Category, Ints, SyncKind, Table, concatenate
+from hpcprof.profiles.timeline import Category, Ints, Mask, SyncKind, Table, concatenate
 from hpcprof.profiles.waiting_calls import waits_for_device
 
 EARLIEST = -(1 << 60)
@@ -269,6 +269,11 @@ ODD_NS = 10_000
 """Minimum unexplained delay of an operation that the replay keeps, in ns; its cause is unknown."""
 
 
+DEFAULT_STREAM, _MAX_BESIDE_SHARE = 7, 0.01
+"""CUPTI's number of CUDA's legacy default stream, and maximum share of its time beside streams that it waits
+for, and that wait for it: those that are not created as non-blocking."""
+
+
 class _RecordedWait(NamedTuple):
     """The record of a wait, with the stream (``source``) and the call that recorded the event."""
 
@@ -413,11 +418,17 @@ class WaitedWork:
         2. If the event is not recorded, the waiting stream is that of the operation launched next. The event
            is the one recorded last, after the last operation that was launched on another stream.
         3. If no wait of a stream is recorded at all, an operation waited for the operation of another stream
-           that ended just before it began.
+           that ended just before it began. So do operations of CUDA's legacy default stream, and others for
+           them, if none runs beside others.
         """
         waiting = np.flatnonzero(self.calls.kind == CallKind.STREAM_WAIT).tolist()
         pairs = [pair for call in waiting for pair in self._of_wait(call)]
-        waits = np.array(pairs, np.int64).reshape(-1, 2) if waiting else self._probable_source()
+        probable = self._probable_source()
+        if waiting:
+            probable = probable[self._in_serial_stream()[probable].any(axis=1)]
+        else:
+            self.inferred += len(probable)
+        waits = np.concatenate((np.array(pairs, np.int64).reshape(-1, 2), probable))
         # The last operation of each stream decides.
         order = np.lexsort((self.work.end[waits[:, 0]], self.work.stream[waits[:, 0]], waits[:, 1]))
         waits = waits[order]
@@ -437,8 +448,16 @@ class WaitedWork:
         launched = self.calls.start[work.call[late]]
         is_plausible = (work.stream[source] != work.stream[late]) & (work.end[source] > launched + ODD_NS)
         is_plausible &= work.start[late] - work.end[source] <= ODD_NS
-        self.inferred += int(is_plausible.sum())
         return np.column_stack((source[is_plausible], late[is_plausible]))
+
+    def _in_serial_stream(self) -> Mask:
+        """Return a mask of the operations of the legacy default stream, if none runs beside others."""
+        work = self.work
+        default = np.array(self._numbers, np.int64)[work.stream] == DEFAULT_STREAM
+        alone, other = (length(work.start[rows], work.end[rows]) for rows in (default, ~default))
+        beside = alone + other - length(work.start, work.end)
+        serial: Mask = default & (beside <= _MAX_BESIDE_SHARE * alone)
+        return serial
 
     def _of_wait(self, call: int) -> list[tuple[int, int]]:
         wait = self._recorded_waits.get(call)

@@ -13,15 +13,9 @@
   alone.
   So do optimizers that work on lists of tensors: a fused one touches what their two longest passes touch, the
   parameters, the gradients and the moments.
-- **Concatenation**: a place that copies tensors to join them for longer than its products take, as where keys
-  and values of earlier tokens are copied for each new one. Written in place, the parts need no copy.
-- **Unfilled GPU**: launches of one kernel in a row, each with blocks for a quarter of the multiprocessors or
-  less. One launch of them all, or streams side by side, takes as long as the longest, once for each time that
-  their blocks fill the GPU. No profile records whether one needs the result of another.
 - **Repeated indices**: PyTorch adds the gradients of one row one after another. Without repetition it would
   read the gradients, and read and write rows, each about as long as the gather takes. Source: PyTorch,
   ``indexing_backward_kernel`` in ``ATen/native/cuda/Indexing.cu``.
-- **Layout conversions**: tensors are moved between channels first and last around convolutions.
 - **Odd shapes**: matrix products whose rows do not begin at multiples of 16 bytes. The libraries name the
   alignment of the operands in their kernels, in elements (``…_align2``). Such a kernel loads less than 16
   bytes at once, and on Hopper it cannot use the copies of whole tiles that others use. Source: CUTLASS, the
@@ -187,14 +181,35 @@ _FUSED_OPTIMIZER = (
 _JOINS = re.compile("CatArrayBatchedCopy")
 """PyTorch's copy of several tensors into one."""
 
+_CASTS = re.compile(
+    r"(?:b?float\d+\w*|converting)_copy_kernel_cuda|direct_copy_kernel_cuda.*(?:Load|Store)WithCast",
+    re.DOTALL,
+)
+"""PyTorch's copy of a tensor into one of another type (``ATen/native/cuda/Copy.cu``)."""
 
-def _concatenations(scene: Scene) -> Iterator[Candidate]:
-    """Yield the copies that join tensors, in places where they take longer than the products."""
+_WITHIN_GPU = re.compile("memcpy.*(?:device-to-device|d2d|dtod)", re.IGNORECASE)
+"""A copy from memory of a GPU to memory of the same one."""
+
+
+def _copies(scene: Scene, cause: CauseDeclaration, pattern: re.Pattern[str]) -> Iterator[Candidate]:
+    """Yield the copies with such a name, in places where they take longer than the products."""
     work = scene.graph.work
-    time = work.end - work.start
-    joins = scene.named(_JOINS.search)
-    copies = np.flatnonzero(joins & _in_places_of(scene, joins))
-    yield from scene.of_operations(CONCATENATION, copies, time[copies])
+    named_so = scene.named(pattern.search)
+    rows = np.flatnonzero(named_so & _in_places_of(scene, named_so))
+    yield from scene.of_operations(cause, rows, (work.end - work.start)[rows])
+
+
+def _joins(scene: Scene) -> Iterator[Candidate]:
+    return _copies(scene, CONCATENATION, _JOINS)
+
+
+def _casts(scene: Scene) -> Iterator[Candidate]:
+    return _copies(scene, TYPE_CONVERSION, _CASTS)
+
+
+def _copies_within_gpu(scene: Scene) -> Iterator[Candidate]:
+    """Yield the copies within a GPU; libraries of MPI copy messages so between processes."""
+    return iter(()) if scene.graph.mpi is not None else _copies(scene, DEVICE_COPY, _WITHIN_GPU)
 
 
 _MIN_UNFILLED_NS = 3_000
@@ -281,21 +296,6 @@ def _conversions(scene: Scene) -> Iterator[Candidate]:
     copies &= (copied <= _MAX_COPIES * convolved)[work.place + 1]
     converts = np.flatnonzero((scene.once(kernel_kinds) == KernelKind.LAYOUT) | copies)
     yield from scene.of_operations(LAYOUT_CONVERSION, converts, (work.end - work.start)[converts])
-
-
-_CASTS = re.compile(
-    r"(?:b?float\d+\w*|converting)_copy_kernel_cuda|direct_copy_kernel_cuda.*(?:Load|Store)WithCast",
-    re.DOTALL,
-)
-"""PyTorch's copy of a tensor into one of another type (``ATen/native/cuda/Copy.cu``)."""
-
-
-def _type_conversions(scene: Scene) -> Iterator[Candidate]:
-    """Yield the copies into another type, in places where they take longer than the products."""
-    work = scene.graph.work
-    casts = scene.named(_CASTS.search)
-    rows = np.flatnonzero(casts & _in_places_of(scene, casts))
-    yield from scene.of_operations(TYPE_CONVERSION, rows, (work.end - work.start)[rows])
 
 
 _ALIGNED_PRODUCT = re.compile(r"tensor_?op(?!.*[dz]884).*align(\d+)(?!.*align\d)", re.IGNORECASE)
@@ -392,9 +392,27 @@ CONCATENATION = _declare(
         "jax": "Allocate the whole array of {where} once, and write the new part into it "
         "(jax.lax.dynamic_update_slice) instead of concatenating."
     },
-    candidates=_concatenations,
+    candidates=_joins,
     figures=(Figures("kernels", "total_ns", named("CatArrayBatchedCopy")),),
     kernels=lambda name: bool(_JOINS.search(name)),
+)
+
+DEVICE_COPY = _declare(
+    name="device_copy",
+    title="copies within the GPU",
+    meaning="data is copied within the memory of the GPU, for longer than the products take",
+    about="copies within the memory of a GPU take longer than the products of the place, as where JAX "
+    "copies arguments that a compiled function updates. The saving is their time",
+    remedy="Write in place in {where} (in-place operators, index_copy_), and clone nothing that stays equal.",
+    remedies={
+        "jax": "Donate what {where} updates: jax.jit(function, donate_argnums=…), so that XLA writes into "
+        "the arrays that it is given instead of copying them first.",
+        "cuda": "Exchange the pointers of buffers in {where} instead of copying one to the other, or let "
+        "kernels write where the data is needed.",
+    },
+    candidates=_copies_within_gpu,
+    figures=(Figures("memops", "total_ns", lambda table, _: table["operation"].str.contains(_WITHIN_GPU)),),
+    column="exposed_mem_ns",
 )
 
 UNFILLED_GPU = _declare(
@@ -452,7 +470,8 @@ TYPE_CONVERSION = _declare(
     "where `torch.autocast` casts all weights for each token of a decoder. The saving is their time",
     remedy="Keep one type in {where}: weights in that of the products (model.bfloat16() or model.half(), as "
     "torch.autocast casts them again for each call), and no .float() around what takes half precision.",
-    candidates=_type_conversions,
+    remedies={"jax": "Keep weights and inputs of {where} in the type in which the products compute."},
+    candidates=_casts,
     figures=(Figures("kernels", "total_ns", named("_copy_kernel_cuda")),),
     kernels=lambda name: bool(_CASTS.search(name)),
     without="with one type",

@@ -24,6 +24,7 @@ from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.analysis.mpi.matching import RunMpi
 from hpcprof.analysis.mpi.run_lists import RunLists
 from hpcprof.analysis.mpi.tables import mpi_tables
+from hpcprof.profiles.host_memory import host_memory_of_name
 from hpcprof.profiles.timeline import (
     NO_CORRELATION,
     NO_NAME,
@@ -366,7 +367,11 @@ def _timeline(rank: _Rank, number: int, ranks: int) -> Timeline:
             gpus=(Gpu(0, "NVIDIA H200", compute_capability="9.0"),),
         ),
         kernels=Kernels(**vars(columns), grid=grid, block=shape),
-        memops=MemoryOperations(**_operations(copies, text), bytes=np.ones(len(copies), np.int64)),
+        memops=MemoryOperations(
+            **_operations(copies, text),
+            bytes=np.ones(len(copies), np.int64),
+            host_memory=_ints(int(host_memory_of_name(one[2].kernel)) for one in copies),
+        ),
         calls=ApiCalls(
             start=_ints(one[0] for one in rank.calls),
             end=_ints(one[1] for one in rank.calls),

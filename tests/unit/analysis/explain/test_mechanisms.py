@@ -23,6 +23,7 @@ from tests.unit.analysis.explain.programs import (
     Memory,
     Once,
     Place,
+    StreamWait,
     Wait,
     inputs_of,
     simulate,
@@ -62,8 +63,9 @@ NORM = (
 )
 """Squares, their mean, its root, and two products with it."""
 
+CAST = "void at::native::vectorized_elementwise_kernel<8, at::native::bfloat16_copy_kernel_cuda(Iterator &)>"
+WITHIN = "Memcpy DtoD (Device -> Device)"
 CAT = "void at::native::CatArrayBatchedCopy<OpaqueType<2>, unsigned int, 3, 64, 64>"
-CAST = "void at::native::vectorized_elementwise_kernel<8, at::native::bfloat16_copy_kernel_cuda(Iterator)>"
 SCORES = Launch(500 * US, name="best")
 EVENT = Memory(1 * US, name="cudaEventRecord")
 FILL = "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<int>>"
@@ -158,6 +160,11 @@ PROGRAMS: dict[str, tuple[str, list[Instruction], list[Instruction]]] = {
     "keys and values that are joined for each token": (
         Cause.CONCATENATION,
         [Place("decode", (Launch(900 * US, name=CAT), product(400 * US)) * LAYERS)],
+        [Place("decode", (product(400 * US),) * LAYERS)],
+    ),
+    "arrays that a compiled function copies to update them": (
+        Cause.DEVICE_COPY,
+        [Place("decode", (Launch(900 * US, name=WITHIN, category=Category.MEM), product(400 * US)) * LAYERS)],
         [Place("decode", (product(400 * US),) * LAYERS)],
     ),
     "weights that are cast for each token": (
@@ -296,10 +303,17 @@ def test_a_program_that_times_its_own_kernels_tunes_nothing(before: str) -> None
     assert Cause.KERNEL_TUNING not in {one.cause for one in explained(timed, steps=8).findings}
 
 
-def test_copies_that_join_tensors_beside_longer_products_claim_nothing() -> None:
+@pytest.mark.parametrize(
+    "copy",
+    [
+        Launch(900 * US, name=CAT),
+        Launch(900 * US, name=CAST),
+        Launch(900 * US, name=WITHIN, category=Category.MEM),
+    ],
+)
+def test_copies_on_the_gpu_beside_longer_products_claim_nothing(copy: Launch) -> None:
     # As the gradient of keys, queries and values that a layer computes at once.
-    assert not explained(layers(Launch(900 * US, name=CAT))).shown()
-    assert not explained(layers(Launch(900 * US, name=CAST))).shown()
+    assert not explained(layers(copy)).shown()
 
 
 def with_shapes(blocks: int, threads: int, units: int = 132) -> Explanation:
@@ -323,6 +337,37 @@ def test_launches_in_a_row_that_fill_little_of_the_gpu_could_be_one() -> None:
     assert not with_shapes(blocks=33, threads=64, units=0).shown()
     # A profile without shapes has blocks of one thread.
     assert not with_shapes(blocks=33, threads=1).shown()
+
+
+def patches(marks: int | None) -> Explanation:
+    """Explain steps on three streams, with short kernels on their own or on one that waits unrecorded."""
+    step: list[Instruction] = []
+    for stream in (13, 14, 15):
+        mark = stream if marks is None else marks
+        waits = () if marks is None else (StreamWait(stream, marks), StreamWait(marks, stream))
+        burn = Launch(2 * MS, stream, name="burn", grid=5)
+        step += [StreamWait(stream, 21), *waits[:1], burn, *waits[1:], Launch(5 * US, mark, name="mark")]
+    step += [
+        *(StreamWait(21, stream) for stream in (13, 14, 15, marks or 15)),
+        Launch(5 * US, 21, name="exchange"),
+    ]
+    made = simulate([step * 3], 6)[0]
+    table = made.synchronizations
+    implicit = table.correlation[(table.stream == marks) | (table.source_stream == marks)]
+    calls = made.calls.take(~np.isin(made.calls.correlation, implicit))
+    inputs = inputs_of({0: replace(made, calls=calls)})
+    return explain_run(replace(inputs, gpus={0: (Gpu(0, "NVIDIA H200", sm_count=132),)}))[0]
+
+
+def test_streams_that_the_legacy_default_stream_serializes_could_share_the_gpu() -> None:
+    found = patches(7)
+    (first,) = found.shown()
+    assert (first.cause, first.confidence) == (Cause.SERIALIZED_STREAMS, "low")
+    # Three kernels of 125 blocks share 132 multiprocessors, two blocks on each.
+    shared = 2 * (1 + 2 * 125 / 132 / 2)
+    assert first.saving_ns == pytest.approx(3 * (3 * 2 - shared) * MS, rel=0.1)
+    assert "late starts" not in {one.what for one in found.not_judged}
+    assert not patches(None).shown()
 
 
 def in_two_threads(program: Sequence[Instruction], forward: int, launches: int) -> Explanation:

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from hpcprof.analysis.account.call_kinds import CallKind
 from hpcprof.analysis.account.host_activity import NONE
 from hpcprof.analysis.collectives.matches import MatchedGroup
 from hpcprof.analysis.explain.cause import Cause
@@ -154,21 +155,29 @@ def test_stages_are_joined_by_their_own_collectives_but_not_by_those_across_a_pi
     assert pipeline_stages(couplings[len(sends) :], np.arange(6), 6).tolist() == [0] * 6
 
 
-def one_after_another(ahead_us: int) -> tuple[HostCalls, Work]:
-    """Return 30 kernels of 500 µs, each launched so long before the one before it has ended."""
-    row = np.arange(30)
-    start = row * 510 * US
+def one_after_another(ahead_us: int, kernels: int = 30, kernel_us: int = 500) -> tuple[HostCalls, Work]:
+    """Return kernels, each launched so long before the one before it has ended, or after that."""
+    row = np.arange(kernels)
+    start = row * (kernel_us + 10 + max(0, -ahead_us)) * US
     zero, none = np.zeros_like(row), np.full_like(row, NONE)
-    call = np.where(row > 0, start - (10 + ahead_us) * US, -20 * US)
+    call = np.where(row > 0, start - (10 + max(0, ahead_us)) * US, -20 * US)
     calls = HostCalls(row, call, call + 4 * US, zero, zero, zero, zero, zero, row - 1, zero)
     columns = (zero, zero, zero, zero, zero, row, zero, zero, none)
-    return calls, Work(row, start, start + 500 * US, *columns)
+    return calls, Work(row, start, start + kernel_us * US, *columns)
 
 
 def test_a_host_keeps_pace_if_it_launches_just_when_the_gpu_runs_dry() -> None:
     pace = pace_of(*one_after_another(5))
     assert pace.call.tolist() == list(range(1, 30))
     assert pace.work.tolist() == list(range(29))
+
+
+def test_few_long_pauses_end_some_time_after_the_gpu_in_a_program_without_a_recorded_wait() -> None:
+    calls, work = one_after_another(-600, 8, 30_000)
+    assert pace_of(calls, work).call.tolist() == list(range(1, 8))
+    one_waits = replace(calls, kind=np.where(calls.before == 3, int(CallKind.WAIT), calls.kind))
+    assert not len(pace_of(one_waits, work).call)
+    assert not len(pace_of(*one_after_another(-2_000, 8, 30_000)).call)
 
 
 def test_a_thread_that_others_wait_for_was_asked_by_them() -> None:

@@ -11,10 +11,12 @@ import pytest
 from hpcprof.analysis.explain.cause import Cause
 from hpcprof.analysis.explain.explain import explain_run
 from hpcprof.analysis.explain.explanation import GIVEN, MEASURED, TYPICAL, Explanation, StepAlone
+from hpcprof.analysis.explain.findings import Search
 from hpcprof.analysis.explain.intervals import Uncertainty
 from hpcprof.analysis.explain.profiler_share import profiler_share
 from hpcprof.analysis.explain.replay import Replay, Times
 from hpcprof.analysis.explain.replayable import Replayable, replayable
+from hpcprof.analysis.explain.scene import Scene
 from hpcprof.profiles.timeline import NO_CORRELATION, ApiCalls, Timeline, concatenate
 from tests.unit.analysis.explain.programs import (
     CALL,
@@ -281,3 +283,16 @@ def test_a_step_is_no_longer_without_the_profiler_where_the_replay_is_too_long(s
     assert share.alone is not None and share.alone.source == source
     walls = share.replay.elapsed(share.replay.unchanged)
     assert max(float(walls.mean()) / share.scale, share.alone.high) <= recorded + 1
+
+
+def test_savings_are_those_of_all_steps_where_some_stand_for_them() -> None:
+    timelines = simulate([loop(Host(4 * MS))], STEPS)
+    built = replayable(inputs_of(timelines))
+    assert isinstance(built, Replayable)
+    replay = Replay(built.graph)
+    candidates = Scene(replay, {}, timelines).candidates()
+    ((first, *_), *_), ((scaled, *_), *_) = (
+        Search(replay, candidates, 0, scale=scale).findings() for scale in (1.0, 1.25)
+    )
+    assert scaled.saving == pytest.approx(first.saving / 1.25)
+    assert scaled.interval.high == pytest.approx(first.interval.high / 1.25, rel=0.01)

@@ -1,0 +1,72 @@
+"""Serialized streams: they wait for each other by way of CUDA's legacy default stream."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from hpcprof.analysis.explain.annotations import Scene, Times
+from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Figures, Trait
+from hpcprof.analysis.explain.edge_kinds import EdgeKind
+from hpcprof.analysis.explain.rank_activity import grid_blocks
+from hpcprof.analysis.explain.rank_edges import DEFAULT_STREAM
+from hpcprof.profiles.columns.intervals import length
+from hpcprof.profiles.timeline import Category
+
+_MIN_STREAMS, _MAX_BESIDE_SHARE = 3, 0.01
+"""Minimum number of other streams, and maximum share of their kernels' time beside each other."""
+
+_BLOCKS_AT_ONCE = 2
+"""Blocks that a multiprocessor is assumed to run in the time of one."""
+
+
+def _serialized(scene: Scene) -> Iterator[Candidate]:
+    """Yield the waits of kernels for the default stream, on ranks whose other streams never run at once.
+
+    Kernels that follow the default stream on other streams then share the multiprocessors.
+    """
+    graph, work = scene.graph, scene.graph.work
+    units = min((gpu.sm_count for gpus in scene.gpus.values() for gpu in gpus if gpu.sm_count), default=0)
+    number = np.zeros(len(work), np.int64)
+    for rank, name in enumerate(graph.ranks):
+        on_rank = graph.work_rank == rank
+        (stream,) = scene.timelines[name].of_operations("stream")
+        number[on_rank] = stream[work.row[on_rank]]
+    kernels = work.category == Category.COMP
+    edges = np.flatnonzero(graph.edges.kind == EdgeKind.EVENT)
+    row, source = graph.edges.row[edges], (graph.edges.source[edges] - graph.work_start(0)) // 2
+    held = kernels[row] & (number[row] != DEFAULT_STREAM) & (number[source] == DEFAULT_STREAM)
+    edges, row = edges[held], row[held]
+    rows = np.unique(row)
+    time = work.end[rows] - work.start[rows]
+    streams = len(np.unique(work.stream[rows]))
+    if not units or streams < _MIN_STREAMS * len(scene.ranks):
+        return
+    if time.sum() - length(work.start[rows], work.end[rows]) > _MAX_BESIDE_SHARE * time.sum():
+        return
+    share = np.minimum(grid_blocks(work.grid[rows]) / units / _BLOCKS_AT_ONCE, 1.0)
+
+    def remove(times: Times) -> Times:
+        alone = times.alone.copy()
+        alone[rows] *= 1 + share * (streams / len(scene.ranks) - 1)
+        return times.without(edges).with_alone(alone)
+
+    where = scene.mostly(work.place[rows], time)
+    yield scene.candidate(SERIALIZED_STREAMS, where, remove, graph.work_rank[rows], time)
+
+
+SERIALIZED_STREAMS = CauseDeclaration(
+    name="serialized_streams",
+    title="serialized streams",
+    meaning="kernels of several streams run one after another, as each waits for the legacy default stream",
+    about="kernels of three streams or more never run at once, as each waits for work of CUDA's legacy "
+    "default stream, which waits for all streams that are not created as non-blocking. The saving is that of "
+    "kernels that share the GPU; it assumes that a multiprocessor runs two blocks in the time of one",
+    remedy="Launch each kernel of {where} on the stream of its data: one without a stream waits for all "
+    "others. Or create the streams as non-blocking (cudaStreamNonBlocking).",
+    candidates=_serialized,
+    figures=(Figures("kernels", "total_ns"),),
+    traits=frozenset({Trait.ON_GPU, Trait.ALL_RANKS, Trait.UNCERTAIN}),
+    spread=0.7,
+    column="compute_ns",
+    operations="compute",
+)
