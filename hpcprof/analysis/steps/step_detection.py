@@ -263,22 +263,15 @@ def step_candidates(timeline: Timeline) -> tuple[StepCandidate, ...]:
     if all(candidate.source in (AUTOMATIC, REPEATS) for candidate in candidates):
         best = [step for step in launch_step_candidates(timeline)[:1] if not _are_layers(timeline, step.name)]
         candidates += [StepCandidate(step.name, LAUNCHES, step.instances, step.coverage_pct) for step in best]
-    on_host = not timeline.operation_count and not len(timeline.calls)
+    on_host = not timeline.operation_count and not len(timeline.calls) and len(timeline.operators)
     if on_host and all(step.source == REPEATS for step in candidates):
-        candidates += _single_pass(timeline, [name for name, times in ordered if times == 1])
+        # Nothing else could be judged.
+        once = [name for name, times in ordered if times == 1 and not name.startswith(_NO_STEPS)]
+        longest = step_candidates_named(timeline, once[:1])
+        candidates += [
+            replace(step, source=SINGLE) for step in longest if step.coverage_pct >= MIN_COVERAGE_PCT
+        ]
     return tuple(candidates)
-
-
-def _single_pass(timeline: Timeline, names: Sequence[str]) -> list[StepCandidate]:
-    """Return the longest range that occurs once, if it covers half of a trace of PyTorch without a GPU.
-
-    Nothing else there could be judged.
-    """
-    own_names = [name for name in names if not name.startswith(_NO_STEPS)]
-    if not len(timeline.operators):
-        return []
-    longest = step_candidates_named(timeline, own_names[:1])
-    return [replace(step, source=SINGLE) for step in longest if step.coverage_pct >= MIN_COVERAGE_PCT]
 
 
 def _are_layers(timeline: Timeline, name: str) -> bool:

@@ -407,8 +407,7 @@ def several_ranks(path: Path) -> SeveralRanks | None:
         ranks = archive.ranks
         if len(ranks) > 1:
             return SeveralRanks(tuple((process,) for process in ranks.values()), tuple(ranks))
-        processes = archive.processes
-        return None if len(processes) < 2 or ranks else SeveralRanks(tuple((pid,) for pid in processes))
+        return None if ranks else SeveralRanks.of_processes(dict.fromkeys(archive.processes))
 
 
 def other_files(path: Path, part: ProfilePart | None) -> Sequence[Path]:
