@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -76,10 +75,3 @@ def check(count: int, baseline: str | None, here: bool) -> None:
         raise UsageError("--baseline submits the job of the baseline again: leave out --here.")
     if baseline is not None and count < 2:
         raise UsageError("--baseline needs at least two runs of each side: give --repeat 2, or better 5.")
-
-
-def exit_with(code: int, run_id: str) -> None:
-    """End the repeats because a job failed."""
-    if code:
-        echo(f"hpcprof: the repeats end here, since {run_id} did not succeed", err=True)
-        sys.exit(code)

@@ -60,7 +60,7 @@ def command(
     job that fails ends the repeats.
     """
     from hpcprof.cli.collect import collect_and_report
-    from hpcprof.cli.repeats import check, exit_with, repeat
+    from hpcprof.cli.repeats import check, repeat
     from hpcprof.cli.submit import follow
     from hpcprof.submit.jobs.merge import merged, site_of
     from hpcprof.submit.jobs.request import make_job
@@ -116,7 +116,9 @@ def command(
 
     def run_again(site: Site, job: Job) -> Run:
         run, status, unexplained = run_job(site, job)
-        exit_with(exit_code(status) or push(run, unexplained), run.id)
+        if code := exit_code(status) or push(run, unexplained):
+            echo(f"hpcprof: the repeats end here, since {run.id} did not succeed", err=True)
+            sys.exit(code)
         return run
 
     if (count, baseline) != (1, None):
