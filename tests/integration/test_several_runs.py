@@ -301,7 +301,8 @@ def test_a_roofline_takes_its_times_from_another_run(
     shutil.copy(DATA / "ncu/sp.details.csv.gz", tmp_path / "ncu/rank0.csv.gz")
     hpcprof("collect", "ncu")
     command = ("report", "ncu", "--analysis", "roofline", "--format", "json")
-    assert {row["in_situ_ns"] for row in rows(hpcprof(*command).stdout, "roofline")} == {None}
+    # Without peaks, a bound or times, there is nothing to say of these kernels but their names.
+    assert rows(hpcprof(*command).stdout, "roofline") == []
     joined = rows(hpcprof(*command, "--against", exports("nsys", 0)).stdout, "roofline")
     shapes = hpcprof("report", "nsys", "--analysis", "kernels_by_shape", "--format", "json").stdout
     times = {(row["name"], row["grid"]): round(row["med_ns"]) for row in json.loads(shapes)}
