@@ -974,6 +974,8 @@ def test_a_working_directory_that_the_node_does_not_have_is_named(tmp_path: Path
         (["exit 3"], 3, ["exit 3 ended the job"]),
         (["echo a >&2", "set -u", "b=$NOPE"], 1, ["b=$NOPE ended the job: NOPE: unbound variable"]),
         (["echo a >&2", "exit 3"], 3, ["exit 3 ended the job"]),
+        (["set -ux", "b=$NOPE"], 1, ["b=$NOPE ended the job: NOPE: unbound variable"]),
+        (["set -x", "false", "exit 3"], 3, ["false ended with exit code 1", "exit 3 ended the job"]),
         (["kill -s TERM $$", "sleep 9"], -signal.SIGTERM, []),
         (["set -eufC", "IFS=/,", "PATH=/opt"], 4, ["PATH has lost /usr/bin and /bin, which are put back"]),
     ],
