@@ -65,6 +65,19 @@ def test_job_sh_notes_that_no_type_of_mpi_joins_two_ranks_of_srun(tmp_path: Path
     assert noted == "two MPI ranks form no job with any type of srun --mpi=list; MPI programs may fail\n"
 
 
+def test_a_signal_while_job_sh_copies_its_errors_ends_no_other_process(tmp_path: Path) -> None:
+    (tmp_path / "cmp").write_text("#!/bin/sh\nsleep 1\n")
+    (tmp_path / "cmp").chmod(0o755)
+    site = load_site("generic-pbs")
+    job = make_job(site, arguments=["./a.out"], queue="q")
+    text = render_scripts(site, job, tmp_path / "run", ["hpcprof"])["job.sh"]
+    begin = text.index("begin_sentinel() {")
+    sentinel = text[begin : text.index("\n}\n", begin) + 3]
+    script = f"{sentinel}sleep 60 & begin_sentinel; sleep 0.3; kill -s CONT $sentinel; wait $sentinel; kill %1"
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "run_dir": str(tmp_path), "errors": __file__}
+    subprocess.run(["bash", "-c", script], env=environment, check=True, timeout=60)
+
+
 @pytest.mark.parametrize(
     ("engine", "program"), [("pyxis", "srun"), ("apptainer", "apptainer"), ("podman-hpc", "podman-hpc")]
 )
