@@ -69,7 +69,8 @@ def _place(error: BaseException) -> dict[str, Any] | None:
         code = trace.tb_frame.f_code
         last = {"file": code.co_filename, "line": trace.tb_lineno, "function": code.co_name}
         place = place if _LIBRARIES.search(code.co_filename) else last
-        typed = last if code.co_filename in ("<string>", "<stdin>") else typed  # python -c, python -
+        if code.co_filename in ("<string>", "<stdin>") and (typed or trace is error.__traceback__):
+            typed = last  # python -c, python -
         trace = trace.tb_next
     return place or typed or last
 

@@ -73,7 +73,8 @@ def test_a_signal_while_job_sh_copies_its_errors_ends_no_other_process(tmp_path:
     text = render_scripts(site, job, tmp_path / "run", ["hpcprof"])["job.sh"]
     begin = text.index("begin_sentinel() {")
     sentinel = text[begin : text.index("\n}\n", begin) + 3]
-    script = f"{sentinel}sleep 60 & begin_sentinel; sleep 0.3; kill -s CONT $sentinel; wait $sentinel; kill %1"
+    signalled = "begin_sentinel; sleep 0.3; kill -s CONT $sentinel; wait $sentinel"
+    script = f"{sentinel}sleep 60 & {signalled}; kill %1"
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "run_dir": str(tmp_path), "errors": __file__}
     subprocess.run(["bash", "-c", script], env=environment, check=True, timeout=60)
 

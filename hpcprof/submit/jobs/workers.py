@@ -8,6 +8,7 @@ wrapper, so that it has its own GPU, logs and profile.
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import takewhile
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -37,7 +38,7 @@ BY_RANK = "-- bash -c 'case $RANK in 0) exec ./a ;; *) exec ./b ;; esac'"
 _PROFILERS = ("nsys", "ncu", "rocprofv3", "unitrace")
 _SUBMITTERS = ("sbatch", "qsub", "bsub")
 _CLEANABLE_ENGINES = ("apptainer", "singularity")
-_CLEAN_OPTIONS = ("--cleanenv", "-e", "--containall", "-C")
+_CLEAN_OPTIONS = frozenset(("--cleanenv", "-e", "--containall", "-C"))
 """Options of these engines by which the program gets none of a rank's variables."""
 _DIRECTIVE = re.compile(r"^#(SBATCH|PBS|BSUB|flux:|COBALT|MSUB|PJM)\s", re.MULTILINE)
 
@@ -172,6 +173,16 @@ def count_runner_words(job: Job) -> int:
     return 0 if program_words.ENGINES.intersection(before) else len(before)
 
 
+def _clean_options(before: Sequence[str]) -> Iterator[str]:
+    """Yield the options of an engine among the words before a program by which it gets no variables."""
+    names = [PurePath(word).name for word in before]
+    start = next((place for place, name in enumerate(names) if name in _CLEANABLE_ENGINES), len(before))
+    # A short one may also be of another program, behind the image.
+    first_words = takewhile(lambda word: word.startswith("-"), before[start + 2 :])
+    long_words = (word for word in before[start:] if word.startswith("--"))
+    yield from _CLEAN_OPTIONS.intersection((*first_words, *long_words))
+
+
 def launcher_remarks(job: Job, site: Site) -> list[str]:
     """Return remarks on launchers within the program, as sentences without a full stop."""
     sentences = [
@@ -186,7 +197,7 @@ def launcher_remarks(job: Job, site: Site) -> list[str]:
             f"hpcprof collects no profile of the {name} in the program, whose ranks may write the same file: "
             f"leave it out, and give --profiler {name}"
         )
-    clean = sorted(words.intersection(_CLEAN_OPTIONS)) if words.intersection(_CLEANABLE_ENGINES) else []
+    clean = [option for command in _commands_of(job) for option in _clean_options(command.before)]
     if clean and job.ranks > 1:
         numbers = "the numbers of the ranks (RANK, WORLD_SIZE, PMI_RANK)"
         sentences.append(f"{clean[0]} of the container keeps {numbers} from the program: leave it out")

@@ -168,7 +168,9 @@ def test_what_was_asked_for_one_task_is_for_all_its_workers() -> None:
             "apptainer exec --cleanenv i.sif python a.py",
             "--cleanenv of the container keeps the numbers of the ranks",
         ),
-        ("apptainer exec --nv i.sif python a.py", ""),
+        ("singularity exec --nv -e i.sif python a.py", "-e of the container keeps"),
+        ("apptainer exec --bind a --containall i.sif python a.py", "--containall of the container keeps"),
+        ("xvfb-run -e log apptainer exec --nv i.sif env -C /data stdbuf -e L python a.py", ""),
     ],
 )
 def test_a_launcher_within_the_program_is_told_with_what_to_do(
