@@ -269,7 +269,7 @@ ODD_NS = 10_000
 """Minimum unexplained delay of an operation that the replay keeps, in ns; its cause is unknown."""
 
 
-DEFAULT_STREAM, _MAX_BESIDE_SHARE = 7, 0.01
+DEFAULT_STREAM, MAX_BESIDE_SHARE = 7, 0.01
 """CUPTI's number of CUDA's legacy default stream, and maximum share of its time beside streams that it waits
 for, and that wait for it: those that are not created as non-blocking."""
 
@@ -456,7 +456,7 @@ class WaitedWork:
         default = np.array(self._numbers, np.int64)[work.stream] == DEFAULT_STREAM
         alone, other = (length(work.start[rows], work.end[rows]) for rows in (default, ~default))
         beside = alone + other - length(work.start, work.end)
-        serial: Mask = default & (beside <= _MAX_BESIDE_SHARE * alone)
+        serial: Mask = default & (beside <= MAX_BESIDE_SHARE * alone)
         return serial
 
     def _of_wait(self, call: int) -> list[tuple[int, int]]:

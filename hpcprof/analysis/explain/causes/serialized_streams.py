@@ -8,15 +8,12 @@ from hpcprof.analysis.explain.annotations import Scene, Times
 from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Figures, Trait
 from hpcprof.analysis.explain.edge_kinds import EdgeKind
 from hpcprof.analysis.explain.rank_activity import grid_blocks
-from hpcprof.analysis.explain.rank_edges import DEFAULT_STREAM
+from hpcprof.analysis.explain.rank_edges import DEFAULT_STREAM, MAX_BESIDE_SHARE
 from hpcprof.profiles.columns.intervals import length
 from hpcprof.profiles.timeline import Category
 
-_MIN_STREAMS, _MAX_BESIDE_SHARE = 3, 0.01
-"""Minimum number of other streams, and maximum share of their kernels' time beside each other."""
-
-_BLOCKS_AT_ONCE = 2
-"""Blocks that a multiprocessor is assumed to run in the time of one."""
+_MIN_STREAMS, _BLOCKS_AT_ONCE = 3, 2
+"""Minimum number of other streams, and number of blocks that a multiprocessor runs in the time of one."""
 
 
 def _serialized(scene: Scene) -> Iterator[Candidate]:
@@ -39,9 +36,8 @@ def _serialized(scene: Scene) -> Iterator[Candidate]:
     rows = np.unique(row)
     time = work.end[rows] - work.start[rows]
     streams = len(np.unique(work.stream[rows]))
-    if not units or streams < _MIN_STREAMS * len(scene.ranks):
-        return
-    if time.sum() - length(work.start[rows], work.end[rows]) > _MAX_BESIDE_SHARE * time.sum():
+    beside = time.sum() - length(work.start[rows], work.end[rows])
+    if not units or streams < _MIN_STREAMS * len(scene.ranks) or beside > MAX_BESIDE_SHARE * time.sum():
         return
     share = np.minimum(grid_blocks(work.grid[rows]) / units / _BLOCKS_AT_ONCE, 1.0)
 
