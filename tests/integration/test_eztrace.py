@@ -41,8 +41,8 @@ def test_an_mpi_program_without_a_gpu_is_profiled_as_it_is(
     assert len(printed) == 2
     report = hpcprof("report", "--analysis", "pop", "--format", "csv").stdout
     balance = {row["scope"]: float(row["load_balance_pct"]) for row in csv.DictReader(report.splitlines())}
-    # Its steps are not all of those that the program prints the mean of.
-    assert balance["run"] == pytest.approx(100 * sum(printed) / 2 / max(printed), abs=2)
+    # What it does before and between its steps is not in the time that it prints; balanced ranks have 100.
+    assert balance["run"] == pytest.approx(100 * sum(printed) / 2 / max(printed), abs=5)
     assert set(balance) == {"run", "step"}
     report = hpcprof("report", "--analysis", "mpi_matrix", "--format", "csv").stdout
     assert [row["messages"] for row in csv.DictReader(report.splitlines())] == ["200", "200"]
