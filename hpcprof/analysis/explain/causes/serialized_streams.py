@@ -4,13 +4,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from hpcprof.analysis.account.call_kinds import CallKind
 from hpcprof.analysis.explain.annotations import Scene, Times
 from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Figures, Trait
 from hpcprof.analysis.explain.edge_kinds import EdgeKind
 from hpcprof.analysis.explain.rank_activity import grid_blocks
 from hpcprof.analysis.explain.rank_edges import DEFAULT_STREAM, MAX_BESIDE_SHARE
 from hpcprof.profiles.columns.intervals import length
-from hpcprof.profiles.timeline import Category
+from hpcprof.profiles.timeline import NO_STREAM, Category
 
 _MIN_STREAMS, _BLOCKS_AT_ONCE = 3, 2
 """Minimum number of other streams, and number of blocks that a multiprocessor runs in the time of one."""
@@ -19,15 +20,22 @@ _MIN_STREAMS, _BLOCKS_AT_ONCE = 3, 2
 def _serialized(scene: Scene) -> Iterator[Candidate]:
     """Yield the waits of kernels for the default stream, on ranks whose other streams never run at once.
 
-    Kernels that follow the default stream on other streams then share the multiprocessors.
+    Waits that the program asks for are its own, so no recorded event may be of the default stream. Without
+    the waits, kernels that follow it on other streams share the multiprocessors.
     """
     graph, work = scene.graph, scene.graph.work
     units = min((gpu.sm_count for gpus in scene.gpus.values() for gpu in gpus if gpu.sm_count), default=0)
     number = np.zeros(len(work), np.int64)
+    stream_waits = np.flatnonzero(graph.calls.kind == CallKind.STREAM_WAIT)
     for rank, name in enumerate(graph.ranks):
-        on_rank = graph.work_rank == rank
-        (stream,) = scene.timelines[name].of_operations("stream")
+        on_rank, timeline = graph.work_rank == rank, scene.timelines[name]
+        (stream,) = timeline.of_operations("stream")
         number[on_rank] = stream[work.row[on_rank]]
+        waits = timeline.synchronizations
+        elsewhere = waits.correlation[~np.isin(waits.source_stream, (NO_STREAM, DEFAULT_STREAM))]
+        calls = graph.calls.row[stream_waits[graph.call_rank[stream_waits] == rank]]
+        if not np.isin(timeline.calls.correlation[calls], elsewhere).all():
+            return
     kernels = work.category == Category.COMP
     edges = np.flatnonzero(graph.edges.kind == EdgeKind.EVENT)
     row, source = graph.edges.row[edges], (graph.edges.source[edges] - graph.work_start(0)) // 2
@@ -36,7 +44,8 @@ def _serialized(scene: Scene) -> Iterator[Candidate]:
     rows = np.unique(row)
     time = work.end[rows] - work.start[rows]
     streams = len(np.unique(work.stream[rows]))
-    beside = time.sum() - length(work.start[rows], work.end[rows])
+    by_rank = [rows[graph.work_rank[rows] == rank] for rank in range(len(graph.ranks))]
+    beside = time.sum() - sum(length(work.start[part], work.end[part]) for part in by_rank)
     if not units or streams < _MIN_STREAMS * len(scene.ranks) or beside > MAX_BESIDE_SHARE * time.sum():
         return
     share = np.minimum(grid_blocks(work.grid[rows]) / units / _BLOCKS_AT_ONCE, 1.0)

@@ -339,8 +339,8 @@ def test_launches_in_a_row_that_fill_little_of_the_gpu_could_be_one() -> None:
     assert not with_shapes(blocks=33, threads=1).shown()
 
 
-def patches(marks: int | None) -> Explanation:
-    """Explain steps on three streams, with short kernels on their own or on one that waits unrecorded."""
+def patches(marks: int | None, *, recorded: bool = False, ranks: int = 1) -> Explanation:
+    """Explain steps on three streams, with short kernels on their own or on one that waits."""
     step: list[Instruction] = []
     for stream in (13, 14, 15):
         mark = stream if marks is None else marks
@@ -351,12 +351,15 @@ def patches(marks: int | None) -> Explanation:
         *(StreamWait(21, stream) for stream in (13, 14, 15, marks or 15)),
         Launch(5 * US, 21, name="exchange"),
     ]
-    made = simulate([step * 3], 6)[0]
-    table = made.synchronizations
-    implicit = table.correlation[(table.stream == marks) | (table.source_stream == marks)]
-    calls = made.calls.take(~np.isin(made.calls.correlation, implicit))
-    inputs = inputs_of({0: replace(made, calls=calls)})
-    return explain_run(replace(inputs, gpus={0: (Gpu(0, "NVIDIA H200", sm_count=132),)}))[0]
+    timelines = simulate([step * 3] * ranks, 6)
+    for rank, made in timelines.items():
+        table = made.synchronizations
+        implicit = table.correlation[(table.stream == marks) | (table.source_stream == marks)]
+        calls = made.calls.take(recorded | ~np.isin(made.calls.correlation, implicit))
+        timelines[rank] = replace(made, calls=calls)
+    inputs = inputs_of(timelines)
+    gpus = dict.fromkeys(timelines, (Gpu(0, "NVIDIA H200", sm_count=132),))
+    return explain_run(replace(inputs, gpus=gpus))[0]
 
 
 def test_streams_that_the_legacy_default_stream_serializes_could_share_the_gpu() -> None:
@@ -367,7 +370,10 @@ def test_streams_that_the_legacy_default_stream_serializes_could_share_the_gpu()
     shared = 2 * (1 + 2 * 125 / 132 / 2)
     assert first.saving_ns == pytest.approx(3 * (3 * 2 - shared) * MS, rel=0.1)
     assert "late starts" not in {one.what for one in found.not_judged}
+    assert Cause.SERIALIZED_STREAMS in {one.cause for one in patches(7, ranks=2).shown()}
     assert not patches(None).shown()
+    # Events that the program itself records order what needs it.
+    assert not patches(7, recorded=True).shown()
 
 
 def in_two_threads(program: Sequence[Instruction], forward: int, launches: int) -> Explanation:
