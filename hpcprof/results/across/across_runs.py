@@ -201,7 +201,7 @@ def check_comparable(runs: Sequence[RunData], force: str) -> None:
 def _landmarks(run: RunData) -> set[str]:
     """Return the names of a run's kernels and step, without the source lines that compilers put into them."""
     steps = run.tables["step_ranges"]
-    names = (*run.tables["kernels"]["name"], *steps["range"][steps["chosen"] == 1])
+    names = (*run.tables["kernels"]["name"].dropna(), *steps["range"][steps["chosen"] == 1])
     return {_NUMBER.sub("", name) for name in names}
 
 

@@ -101,7 +101,7 @@ def test_runs_of_unknown_programs_need_a_kernel_or_a_step_in_common(
 ) -> None:
     def of(name: str, kernel: str, step: str, program: str | None = None) -> RunData:
         tables: dict[str, list[dict[str, object]]] = {
-            "kernels": [{"name": kernel}],
+            "kernels": [{"name": kernel}, {"name": None}],  # An export may lack a name.
             "step_ranges": [{"range": step, "chosen": 1}, {"range": "any", "chosen": 0}],
         }
         return run(name, facts={"program": program}, tables=tables)
