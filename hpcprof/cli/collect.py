@@ -147,7 +147,8 @@ def command(
     with SearchingLine() as progress:
         search = Search(progress)
         named = None if submit else _named_runs(runs or ("last",), runs_dir, search)
-    if named and not (step_range or program or address) and _nothing_new(named, runs_dir, db):
+    is_plain = not (step_range or program or address or search.skipped)
+    if named and is_plain and _nothing_new(named, runs_dir, db):
         return
     workers = workers_here(jobs)
     if named and executor == "processes":

@@ -251,6 +251,11 @@ def test_a_collect_that_finds_nothing_new_again_says_the_same_without_opening_th
         opened.output
         == f"{profile} (1 of 1)\n{run.id}: 0 profiles collected, 1 unchanged, 0 skipped, into {database}\n"
     )
+    damaged = profile.parent.parent / "damaged/run.json"
+    damaged.parent.mkdir()
+    damaged.write_text("{")
+    beside = CliRunner().invoke(command, [*words[:-1], str(profile.parent.parent)])
+    assert (beside.exit_code, f"skipped: {damaged} cannot be read" in beside.output) == (1, True)
     monkeypatch.setattr("hpcprof.results.store.store.open_store", None)
     assert CliRunner().invoke(command, words).output == opened.output
     assert CliRunner().invoke(command, [*words, "--program", "train"]).exception is not None
