@@ -284,8 +284,15 @@ def _named_runs(references: Sequence[str], runs_dir: Path, search: Search) -> li
     """Return the runs of references that are all folders of runs or of profiles, else None."""
     from hpcprof.profiles.event_folders import EVENTS
     from hpcprof.profiles.readers.discovery import is_profile_folder
-    from hpcprof.results.collect.run_profiles import runs_to_collect
-    from hpcprof.runs.directory import check_reference, has_manifest, open_run, submitted_ids
+    from hpcprof.results.collect.run_profiles import runs_in, runs_to_collect
+    from hpcprof.runs.directory import (
+        ARRAY_SCRIPT,
+        check_reference,
+        has_manifest,
+        matching_ids,
+        open_run,
+        submitted_ids,
+    )
     from hpcprof.submit.remote.mirror import host_of
 
     named = []
@@ -295,10 +302,12 @@ def _named_runs(references: Sequence[str], runs_dir: Path, search: Search) -> li
         if name == "last" and not (runs_dir / EVENTS).is_dir():  # else a run from elsewhere may be the last
             name = next(reversed(submitted_ids(runs_dir)), name)
         places = (runs_dir / name, Path(name))
-        existing = [place for place in places if has_manifest(place)] or [places[1]]
-        if not name or not existing[0].is_dir() or is_profile_folder(existing[0]):
+        folder = next(filter(has_manifest, places), places[1])
+        if not name or not folder.is_dir() or is_profile_folder(folder) or (folder / ARRAY_SCRIPT).is_file():
             return None  # The store may know the name.
-        named.append(open_run(existing[0]))
+        if not (has_manifest(folder) or runs_in(folder)) and matching_ids(name, submitted_ids(runs_dir)):
+            return None
+        named.append(open_run(folder))
         if host_of(named[-1]) is not None:
             return None
     return [run for sweep in named for run in runs_to_collect(sweep, search)]

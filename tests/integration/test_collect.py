@@ -133,6 +133,25 @@ def test_the_runs_below_a_folder_are_collected_even_if_one_of_them_cannot_be(
     assert "2 profiles collected" in done.stdout
 
 
+def test_runs_are_found_beside_folders_of_their_program_and_their_array(
+    hpcprof: Hpcprof, profiles: Path, tmp_path: Path
+) -> None:
+    solver = tmp_path / "solver/solver"
+    solver.parent.mkdir()
+    solver.write_text("#!/bin/sh\n")
+    solver.chmod(0o755)
+    hpcprof("submit", "--wait", "--", str(solver))
+    (run,) = (tmp_path / "runs").glob("2*")
+    shutil.copytree(profiles, run / "profiles", dirs_exist_ok=True)
+    assert f"{run.name}: 2 profiles collected" in hpcprof("collect", "solver").stdout
+    array = run.with_name("20261121-020000-solver-0abc")
+    member = run.rename(array.with_name(f"{array.name}.0"))
+    (member / "run.json").write_text((member / "run.json").read_text().replace(run.name, member.name))
+    array.mkdir()
+    (array / "array.sh").touch()
+    assert f"{member.name}: 2 profiles collected" in hpcprof("collect", str(array)).stdout
+
+
 def test_printed_commands_work_as_printed(hpcprof: Hpcprof, profiles: Path) -> None:
     folder, db = str(profiles), "my results.db"
     needed = hpcprof("export", folder, "tables", "--to", "csv", "--db", db)
