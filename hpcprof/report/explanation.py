@@ -170,8 +170,8 @@ def _timing(step: StepSummary, priced_ns: int) -> Iterator[str]:
         yield _measured_step(step, priced_ns, steps)
     elif alone.source == TYPICAL and recorded - alone.low < _MIN_PROFILER_SHARE * recorded:
         yield _measured_step(step, recorded, steps)
-        base = "" if format_ns(recorded) == format_ns(priced_ns) else f"of {format_ns(priced_ns)}, "
-        yield f"Savings are {base}without the most that the profiler may take (--as-recorded: with it)."
+        base = "" if format_ns(recorded) == format_ns(priced_ns) else f"{format_ns(priced_ns)}, "
+        yield f"Savings are of {base}{_LESS_PROFILER} (--as-recorded: with it)."
     elif not step.is_alone:
         share = f"{format_ns(recorded - alone.high)} to {format_ns(recorded - alone.low)}"
         yield (
@@ -179,7 +179,7 @@ def _timing(step: StepSummary, priced_ns: int) -> Iterator[str]:
             f"typically {share}."
         )
         yield (
-            f"Savings are of {format_ns(priced_ns)}, without the most that the profiler may take "
+            f"Savings are of {format_ns(priced_ns)}, {_LESS_PROFILER} "
             "(--as-recorded: of the recorded step; open --step-time: of the step alone)."
         )
     else:
@@ -192,6 +192,9 @@ def _timing(step: StepSummary, priced_ns: int) -> Iterator[str]:
             f"The replay without the profiler says {format_ns(priced_ns)}, {abs(more):.0f} % "
             f"{'more' if more > 0 else 'less'}; savings are of that (--as-recorded: of the recorded step)."
         )
+
+
+_LESS_PROFILER = "the step less all that the profiler may have added"
 
 
 def _measured_step(step: StepSummary, time_ns: int, steps: str) -> str:

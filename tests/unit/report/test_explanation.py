@@ -91,17 +91,17 @@ def test_the_first_sentence_says_what_is_known_of_the_profilers_share() -> None:
     assert conclusion(replace(given, step=typical))[:2] == [
         "A step takes 100.0 ms while recorded (elapsed time per step of 6 steps on 2 ranks; median 100.0 ms)"
         "; the profiler's share is unknown, typically 15.00 ms to 25.00 ms.",
-        "Savings are of 75.00 ms, without the most that the profiler may take (--as-recorded: of the "
+        "Savings are of 75.00 ms, the step less all that the profiler may have added (--as-recorded: of the "
         "recorded step; open --step-time: of the step alone).",
     ]
-    assert in_short(replace(given, step=typical))[0].startswith("Savings are of 75.00 ms, without ")
+    assert in_short(replace(given, step=typical))[0].startswith("Savings are of 75.00 ms, the step less ")
     waits = replace(typical, alone_ns=StepAlone(99 * MS, 98_500_000, 99_500_000, TYPICAL))
     said = conclusion(replace(given, step=replace(waits, elapsed_ns=98_500_000)))
     assert said[0].startswith("A step takes 100.0 ms (elapsed") and "unknown" not in said[0]
-    ending = "without the most that the profiler may take (--as-recorded: with it)."
+    ending = "the step less all that the profiler may have added (--as-recorded: with it)."
     assert said[1] == f"Savings are of 98.50 ms, {ending}"
     said = conclusion(replace(given, step=replace(waits, elapsed_ns=100 * MS)))
-    assert said[1] == f"Savings are {ending}"
+    assert said[1] == f"Savings are of {ending}"
 
 
 def test_a_prediction_says_that_the_profilers_share_is_in_it() -> None:
