@@ -472,7 +472,7 @@ TYPE_CONVERSION = _declare(
     "torch.autocast casts them again for each call), and no .float() around what takes half precision.",
     remedies={"jax": "Keep weights and inputs of {where} in the type in which the products compute."},
     candidates=_casts,
-    figures=(Figures("kernels", "total_ns", named("_copy_kernel_cuda")),),
+    figures=(Figures("kernels", "total_ns", named(_CASTS.pattern)),),
     kernels=lambda name: bool(_CASTS.search(name)),
     without="with one type",
 )

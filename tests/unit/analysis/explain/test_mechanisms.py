@@ -316,6 +316,14 @@ def test_copies_on_the_gpu_beside_longer_products_claim_nothing(copy: Launch) ->
     assert not explained(layers(copy)).shown()
 
 
+def test_copies_of_one_type_are_no_evidence_of_conversions() -> None:
+    plain = "void at::native::elementwise_kernel<128, 4, gpu_kernel_impl_nocast<direct_copy_kernel_cuda()>>"
+    copies = (Launch(900 * US, name=CAST), Launch(300 * US, name=plain), product(400 * US))
+    (first,) = explained([Place("decode", copies * LAYERS)]).shown()
+    assert first.cause == Cause.TYPE_CONVERSION
+    assert len([item for item in first.evidence if item.analysis == "kernels"]) == 1
+
+
 def with_shapes(blocks: int, threads: int, units: int = 132) -> Explanation:
     """Explain steps of 40 launches in a row, each with some blocks, and a product."""
     made = simulate([[*(Launch(90 * US, name="scan") for _ in range(40)), product(2 * MS)]], 6)[0]
