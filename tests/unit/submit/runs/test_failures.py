@@ -660,4 +660,8 @@ def test_a_worker_that_failed_before_its_job_was_ended_is_told(tmp_path: Path) -
     note_exception(run, 0, "SignalException", "got signal 15", time.time() - 1)
     told = "rank 5: exit code 143 (ValueError: no such batch, at train.py:15 in step)"
     assert [str(failure) for failure in failed_ranks(run)] == [told]
-    assert describe_status(run, JobStatus(JobState.TIMEOUT, "too long")) == f"too long; {told}"
+    for state in (JobState.TIMEOUT, JobState.CANCELLED):
+        assert describe_status(run, JobStatus(state, "too long")) == f"too long; {told}"
+    # When the job began to end is unknown: both may be due to that.
+    (tmp_path / "state/terminated").unlink()
+    assert describe_status(run, JobStatus(JobState.TIMEOUT, "too long")) == "too long"
