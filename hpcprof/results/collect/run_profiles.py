@@ -454,9 +454,10 @@ def unprofiled_sentence(run: Run) -> str:
     how = "auto shows where its time goes"
     if job is not None and job.workload is None and runs_python(job.arguments):
         modules = imported_modules(job.arguments, job.directory)
-        if "mpi4py" in modules:
+        uses_framework = not modules.isdisjoint({"torch", *JAX_MODULES})
+        if "mpi4py" in modules and not uses_framework:
             how = "auto shows which rank is late, with nsys, Score-P or EZTrace"
-        elif modules.isdisjoint({"torch", *JAX_MODULES}):
+        elif not uses_framework:
             # No profiler fits a program with neither, and the modules of the script may import them.
             how = "torch or jax shows where PyTorch or JAX takes its time, py-spy or cProfile other Python"
     return f"the run was not profiled (hpcprof run --profiler {how})"

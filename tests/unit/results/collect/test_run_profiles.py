@@ -167,7 +167,12 @@ def test_a_run_without_profiles_is_waited_for_until_it_has_ended(
 
 @pytest.mark.parametrize(
     ("imported", "profiler"),
-    [("numpy", "torch or jax shows"), ("torch", "auto shows"), ("mpi4py", "auto shows which rank")],
+    [
+        ("numpy", "torch or jax shows"),
+        ("torch", "auto shows"),
+        ("mpi4py", "auto shows which rank"),
+        ("mpi4py, torch", "auto shows where"),
+    ],
 )
 def test_the_hint_how_to_profile_names_no_profiler_that_refuses_the_program(
     imported: str, profiler: str, make_run: MakeRun
