@@ -250,7 +250,8 @@ def unexplained_idle(
         if len(by_cause):
             largest_cause = by_cause.sort_values("idle_ns_per_step").iloc[-1]
             most = str(largest_cause.name)
-            gap = len(account) * float(largest_cause["idle_ns_per_step"]) / max(largest_cause["gaps"], 1)
+            steps = account["step"].nunique()
+            gap = steps * float(largest_cause["idle_ns_per_step"]) / max(largest_cause["gaps"], 1)
             if most in _CAUSES_OF_IDLE and (most != "launch" or gap <= _MAX_LAUNCH_NS):
                 cause = find_cause(_CAUSES_OF_IDLE[most])
                 advice = cause.advise("the step", (), stack=stack).rstrip(".")

@@ -96,12 +96,14 @@ def test_idle_time_names_what_it_is_mostly_for_and_what_helps() -> None:
     """Rebuilt from a public OpenACC program that launches, copies and allocates for each kernel of 2 µs."""
     names, times = ["launch", "allocation", "launch"], [20_000.0, 30_000.0, 20_000.0]
     causes = pd.DataFrame({"cause": names, "idle_ns_per_step": times, "gaps": [1, 1, 1]})
-    account = pd.DataFrame({"idle_ns": [640_000]})
+    account = pd.DataFrame({"step": [1], "idle_ns": [640_000]})
+    advice = "most of it for slow launches. Launch the step with less work of the host: a CUDA graph"
     (said,) = unexplained_idle(account, NO_KINDS, [], 1e6, 0, [], causes, "cuda")
-    assert (
-        "most of it for slow launches. Launch the step with less work of the host: a CUDA graph"
-        in said.reason
-    )
+    assert advice in said.reason
+    # Eight ranks wait as long for each launch as one.
+    of_all = [pd.concat([table] * 8) for table in (account, causes)]
+    (said,) = unexplained_idle(of_all[0], NO_KINDS, [], 1e6, 0, [], of_all[1], "cuda")
+    assert advice in said.reason
     # A kernel of a public OpenMP program starts 4.4 ms after its launch, whatever the host does.
     late = causes.assign(idle_ns_per_step=1e6 * causes["idle_ns_per_step"])
     (said,) = unexplained_idle(account, NO_KINDS, [], 1e6, 0, [], late, "cuda")
