@@ -36,7 +36,9 @@ def _serialized(scene: Scene) -> Iterator[Candidate]:
         calls = graph.calls.row[stream_waits[graph.call_rank[stream_waits] == rank]]
         if not np.isin(timeline.calls.correlation[calls], elsewhere).all():
             return
-    kernels = work.category == Category.COMP
+    # Other interfaces number their streams differently.
+    by_cuda = graph.is_named(graph.calls.name, lambda name: name.startswith("cu"))[work.call]
+    kernels = by_cuda & (work.category == Category.COMP)
     edges = np.flatnonzero(graph.edges.kind == EdgeKind.EVENT)
     row, source = graph.edges.row[edges], (graph.edges.source[edges] - graph.work_start(0)) // 2
     held = kernels[row] & (number[row] != DEFAULT_STREAM) & (number[source] == DEFAULT_STREAM)

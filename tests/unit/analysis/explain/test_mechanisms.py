@@ -347,7 +347,9 @@ def test_launches_in_a_row_that_fill_little_of_the_gpu_could_be_one() -> None:
     assert not with_shapes(blocks=33, threads=1).shown()
 
 
-def patches(marks: int | None, *, recorded: bool = False, ranks: int = 1) -> Explanation:
+def patches(
+    marks: int | None, *, recorded: bool = False, ranks: int = 1, interface: str = "cuda"
+) -> Explanation:
     """Explain steps on three streams, with short kernels on their own or on one that waits."""
     step: list[Instruction] = []
     for stream in (13, 14, 15):
@@ -364,7 +366,8 @@ def patches(marks: int | None, *, recorded: bool = False, ranks: int = 1) -> Exp
         table = made.synchronizations
         implicit = table.correlation[(table.stream == marks) | (table.source_stream == marks)]
         calls = made.calls.take(recorded | ~np.isin(made.calls.correlation, implicit))
-        timelines[rank] = replace(made, calls=calls)
+        strings = np.array([text.replace("cuda", interface) for text in made.strings], object)
+        timelines[rank] = replace(made, calls=calls, strings=strings)
     inputs = inputs_of(timelines)
     gpus = dict.fromkeys(timelines, (Gpu(0, "NVIDIA H200", sm_count=132),))
     return explain_run(replace(inputs, gpus=gpus))[0]
@@ -382,6 +385,7 @@ def test_streams_that_the_legacy_default_stream_serializes_could_share_the_gpu()
     assert not patches(None).shown()
     # Events that the program itself records order what needs it.
     assert not patches(7, recorded=True).shown()
+    assert not patches(7, interface="hip").shown()
 
 
 def in_two_threads(program: Sequence[Instruction], forward: int, launches: int) -> Explanation:
