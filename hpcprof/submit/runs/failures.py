@@ -387,8 +387,10 @@ def describe_status(run: Run, status: JobStatus) -> str:
         failure = next(iter(failed_ranks(run)), None)
         if failure is not None and failure.noticed_another:
             stalled = _stall_sentence(run)
-    elif status.state in (JobState.TIMEOUT, JobState.CANCELLED) and run.state_file("terminated") is not None:
-        failure = next((failure for failure in failed_ranks(run) if failure.exception), None)
+    elif status.state in (JobState.TIMEOUT, JobState.CANCELLED) and read_exceptions(run):
+        # If the job has not noted its end, they may be due to that.
+        failures = failed_ranks(run) if run.state_file("terminated") is not None else []
+        failure = next((failure for failure in failures if failure.exception), None)
     parts = [status.reason, *preparation_failures(run), unstarted or str(failure or ""), stalled]
     parts.append(full_disk(run) if has_failed else "")
     if status.state is JobState.ENDED:

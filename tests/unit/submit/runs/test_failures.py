@@ -665,3 +665,12 @@ def test_a_worker_that_failed_before_its_job_was_ended_is_told(tmp_path: Path) -
     # When the job began to end is unknown: both may be due to that.
     (tmp_path / "state/terminated").unlink()
     assert describe_status(run, JobStatus(JobState.TIMEOUT, "too long")) == "too long"
+
+
+def test_ranks_without_an_exception_are_not_looked_at_after_a_cancelled_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run(tmp_path, ranks=2)
+    (tmp_path / "state/terminated").write_text("TERM\n")
+    monkeypatch.setattr("hpcprof.submit.runs.failures.failed_ranks", None)
+    assert describe_status(run, JobStatus(JobState.CANCELLED, "by you")) == "by you"
