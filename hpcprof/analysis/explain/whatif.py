@@ -146,7 +146,7 @@ class _Changer:
 
     def _copies(self, times: Times, change: Change) -> Times:
         if not change.factor:
-            return self.removals.copies(times, "")
+            times = self.removals.copies(times, "")
         return self._scale_times(times, self.graph.work.category == Category.MEM, change.factor)
 
     def _kernels(self, times: Times, change: Change) -> Times:

@@ -14,7 +14,7 @@ import pytest
 from hpcprof.analysis.explain.changes import Prediction, parse_changes
 from hpcprof.analysis.explain.whatif import predict
 from hpcprof.common.errors import HpcprofError, UsageError
-from hpcprof.profiles.timeline import Gpu, Timeline
+from hpcprof.profiles.timeline import Category, Gpu, Timeline
 from tests.unit.analysis.explain.programs import (
     MS,
     US,
@@ -71,6 +71,13 @@ def test_the_prediction_is_the_step_of_the_program_with_these_times(
     found = what_if(change)
     assert found.wall_p50_ns == pytest.approx(truth.measured_p50_ns, rel=0.01)
     assert found.low_ns <= found.wall_p50_ns <= found.high_ns
+
+
+def test_all_copies_are_those_within_the_gpu_too() -> None:
+    copy = Launch(2 * MS, name="Memcpy DtoD (Device -> Device)", category=Category.MEM)
+    with_copies: list[Instruction] = [copy, Launch(MS, name="gemm"), Wait()] * 4
+    (gone, nearly_gone) = (what_if(change, ranks=(with_copies,)) for change in ("copy*0", "copy*0.001"))
+    assert gone.wall_p50_ns == pytest.approx(nearly_gone.wall_p50_ns, rel=0.02)
 
 
 def test_a_first_operation_that_starts_somewhat_late_moves_with_the_host_work_before_it() -> None:
