@@ -192,10 +192,13 @@ _WITHIN_GPU = re.compile("memcpy.*(?:device-to-device|d2d|dtod)", re.IGNORECASE)
 
 
 def _copies(scene: Scene, cause: CauseDeclaration, pattern: re.Pattern[str]) -> Iterator[Candidate]:
-    """Yield the copies with such a name, in places where they take longer than the products."""
+    """Yield the copies with such a name, in places where they take longer than the products.
+
+    Copies in places without products, such as the conversion of pictures, may be all that the place is for.
+    """
     work = scene.graph.work
     named_so = scene.named(pattern.search)
-    rows = np.flatnonzero(named_so & _in_places_of(scene, named_so))
+    rows = np.flatnonzero(named_so & _in_places_of(scene, named_so, with_products=True))
     yield from scene.of_operations(cause, rows, (work.end - work.start)[rows])
 
 
@@ -265,7 +268,7 @@ def _repeated_indices(scene: Scene) -> Iterator[Candidate]:
         yield from scene.of_operations(REPEATED_INDICES, gradients, time[gradients], longer)
 
 
-def _in_places_of(scene: Scene, chosen: Mask) -> Mask:
+def _in_places_of(scene: Scene, chosen: Mask, *, with_products: bool = False) -> Mask:
     """Return a mask of the operations in places whose ``chosen`` operations take longer than the products."""
     work, products = scene.graph.work, scene.once(kernel_kinds) == KernelKind.PRODUCT
     # `NONE` is -1.
@@ -273,7 +276,8 @@ def _in_places_of(scene: Scene, chosen: Mask) -> Mask:
         np.bincount(work.place + 1, (work.end - work.start) * rows, len(scene.graph.places) + 1)
         for rows in (chosen, products)
     )
-    return (chosen_time > product_time)[work.place + 1]
+    longer = (chosen_time > product_time) & ((product_time > 0) | (not with_products))
+    return longer[work.place + 1]
 
 
 _STRIDED_COPY = re.compile(r"(?<!vectorized_)(?<!unrolled_)elementwise_kernel<.*direct_copy_kernel")

@@ -552,3 +552,10 @@ def test_work_that_has_a_price_beside_a_finding_is_not_hidden_as_well() -> None:
     priced = {item.place for finding in found.findings for item in (finding, *finding.alternatives)}
     assert (Cause.HOST_WORK, "data", (0, 1)) in priced
     assert not priced & {item.place for item in found.hidden}
+
+
+def test_conversions_in_a_place_without_products_are_what_it_is_for() -> None:
+    """Pictures come as bytes, and a network multiplies numbers of another type."""
+    cast = Place("data", (Launch(9 * MS, name=CAST),))
+    step: list[Instruction] = [cast, Place("forward", (product(4 * MS),))]
+    assert Cause.TYPE_CONVERSION not in {item.cause for item in explained(step).findings}
