@@ -52,8 +52,8 @@ class Pulse:
     """Counts the steps of this process, watches its collectives, and writes evidence of a stall.
 
     The run counts as stalled after ``timeout_s`` without progress; 0 for never. ``lines`` writes the lines
-    of steps, with ``begin``, ``end`` and ``flush``. The functions of ``on_end`` are called at the end
-    of each step, with the number of ended steps.
+    of steps, with ``begin``, ``end``, ``leave_out`` and ``flush``. The functions of ``on_end`` are called at
+    the end of each step, with the number of ended steps.
     """
 
     def __init__(self, run_directory: Path, rank: int, timeout_s: float, lines: Any) -> None:
@@ -63,7 +63,7 @@ class Pulse:
         self._period_s = (
             min(_MAX_INTERVAL_S, max(timeout_s / _LOOKS_PER_STALL, 0.1)) if timeout_s else _MAX_INTERVAL_S
         )
-        self._lines = lines
+        self.lines = lines
         self._process = os.getpid()
         self._steps = 0
         self._last_step: int | None = None
@@ -81,9 +81,9 @@ class Pulse:
             return
         number = self._steps if number is None else number
         if self._steps:
-            self._lines.end(number)
+            self.lines.end(number)
         else:  # the first step began before anything could be noted, or compiled
-            self._lines.begin()
+            self.lines.begin()
         self._last_step = number
         self._steps += 1
         for tell in self.on_end:
@@ -91,7 +91,7 @@ class Pulse:
 
     def start(self) -> None:
         """Begin to watch, in a thread that ends with the program; its last steps are noted then."""
-        atexit.register(self._lines.flush)
+        atexit.register(self.lines.flush)
         if self._timeout_s:
             self._keep_stacks()
             _thread.start_new_thread(self._watch, ())
@@ -129,7 +129,7 @@ class Pulse:
             if moved:
                 progress, quiet = progress + 1, 0.0
             else:
-                self._lines.flush()
+                self.lines.flush()
             self._set_thread_name(progress, waits)
             # Once per stall, by the time of its file: ranks may have progressed since an earlier one.
             if quiet > self._timeout_s / 2 and (since := self._stalled_since()) not in (0, written):
@@ -391,6 +391,12 @@ def install(lines: Callable[[Any, int], Any]) -> Pulse | None:
     if marked is not None:
         follow_marks(marked)
     return pulse
+
+
+def leave_out(ns: int) -> None:
+    """Leave a time that has just passed out of the step under way: a recording held the program up."""
+    for pulse in _installed:
+        pulse.lines.leave_out(ns)
 
 
 def follow_marks(lines: Any) -> None:

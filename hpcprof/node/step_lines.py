@@ -90,6 +90,11 @@ class StepLines:
         """Leave out the time until the next step begins: the program does something else."""
         self._mark = None
 
+    def leave_out(self, ns: int) -> None:
+        """Leave a time that has just passed out of the step under way."""
+        if self._mark is not None:
+            self._mark += ns
+
     def flush(self) -> None:
         """Write the line of the steps that have ended, if there are any without one."""
         if self._walls and self.last is not None and self._folder is not None:

@@ -106,6 +106,16 @@ def test_the_time_of_a_pause_belongs_to_no_step(clock: Clock, run_dir: Path) -> 
     assert [line["wall_ns"] for line in _written(run_dir)] == [2000 * MS, 1000 * MS]
 
 
+def test_the_time_for_which_a_recording_holds_a_program_up_is_left_out(clock: Clock, run_dir: Path) -> None:
+    lines = StepLines(run_dir, 3)
+    lines.leave_out(9000 * MS)
+    _run(lines, clock, [2000])
+    clock.now += 3000 * MS
+    lines.leave_out(3000 * MS)
+    _run(lines, clock, [1000], first=1)
+    assert [line["wall_ns"] for line in _written(run_dir)] == [2000 * MS, 1000 * MS]
+
+
 def test_without_a_run_nothing_is_written_and_nothing_is_kept(clock: Clock, tmp_path: Path) -> None:
     lines = StepLines(None, 0)
     _run(lines, clock, [2000, 2000])

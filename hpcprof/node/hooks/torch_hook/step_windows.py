@@ -213,13 +213,21 @@ class SessionWindow:
     A program that ends before the window is recorded whole. All ranks end with the same step: once the window
     has its minimum of steps, the first rank that gets there writes its choice into the file ``chosen``.
     ``switch`` ends the recording, and the file ``note`` of each rank notes the end. The times of later steps
-    go into the file ``alone``, after a pause until the profiler has ended; None if it slows later steps too.
+    go into the file ``alone``, after a pause until the profiler has ended, whose time in ns ``leave_out`` is
+    told; None if it slows later steps too.
     """
 
     def __init__(
-        self, switch: Any, note: Path, chosen: Path, synchronize: Callable[[], None], alone: Path | None
+        self,
+        switch: Any,
+        note: Path,
+        chosen: Path,
+        synchronize: Callable[[], None],
+        alone: Path | None,
+        leave_out: Callable[[int], None],
     ) -> None:
         self._switch = switch
+        self._leave_out = leave_out
         self._note, self._chosen = note, chosen
         self._synchronize = synchronize
         self._path = alone
@@ -250,9 +258,12 @@ class SessionWindow:
         with suppress(OSError):
             self._note.touch()
         self._switch.end(self._note.parent.name)
-        if self._path is not None and self._switch.await_end(_MAX_PAUSE_S):
-            bounds = [steps + more for more in _STEPS_AFTER_WINDOW]
-            self._alone = StepsAlone(bounds, self._synchronize, self._path)
+        if self._path is not None:
+            began = time.perf_counter_ns()
+            if self._switch.await_end(_MAX_PAUSE_S):
+                bounds = [steps + more for more in _STEPS_AFTER_WINDOW]
+                self._alone = StepsAlone(bounds, self._synchronize, self._path)
+            self._leave_out(time.perf_counter_ns() - began)
         self._has_ended = True
         return False
 
@@ -288,6 +299,7 @@ class StepWindows:
         marked: Callable[[], object],
         alone: Path | None = None,
         window: tuple[Path, Path] | None = None,
+        leave_out: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._torch = torch
         self._spans = list(spans)
@@ -307,7 +319,7 @@ class StepWindows:
         gc.callbacks.append(GarbageRanges(switch.begin_range, switch.end_range))
         self._window: SessionWindow | None = None
         if window is not None and not self._spans:
-            self._window = SessionWindow(switch, *window, self._synchronize, alone)
+            self._window = SessionWindow(switch, *window, self._synchronize, alone, leave_out)
 
     def close(self) -> None:
         """Say why nothing was recorded, when the program ends."""

@@ -87,7 +87,7 @@ def start(torch: Any, pulse: Any, is_child: bool) -> Recorder | None:
     if switch is not None:
         chosen = os.environ.get("HPCPROF_CAPTURE_STEPS")
         spans = tuple(chosen_spans(chosen, {})) if chosen else ()
-        windows = StepWindows(torch, spans, switch(), pulse.marked_steps, *_notes())
+        windows = StepWindows(torch, spans, switch(), pulse.marked_steps, *_notes(), pulse.leave_out)
         pulse.watch_optimizers(torch, windows.stepped, windows.optimizer_made)
         if spans and not is_child and not _is_launcher():
             atexit.register(windows.close)

@@ -138,14 +138,23 @@ def test_a_window_has_the_same_steps_on_all_ranks_and_steps_alone_after_it(
         said, note = Said(), tmp_path / f"scratch{rank}" / "window"
         note.parent.mkdir()
         notes = (note, tmp_path / "window")
-        made = StepWindows(SimpleNamespace(cuda=CUDA), [], said, lambda: None, tmp_path / "alone", notes)
+        alone = tmp_path / "alone"
+        made = StepWindows(
+            SimpleNamespace(cuda=CUDA),
+            [],
+            said,
+            lambda: None,
+            alone,
+            notes,
+            lambda _, said=said: said.append("left out"),  # type: ignore[misc]
+        )
         for _ in range(10 + steps + 1):
             clock.now += step_s * (1 + rank)
             made.stepped(OPTIMIZER)
         ranks.append(said)
         # The second rank takes longer for its first steps, and ends with the first.
         assert said[9:12] == ["begin", "mark", "mark"] and note.exists()
-        assert said[-1] == f"end scratch{rank}" and said.count("mark") == 10 + steps
+        assert said[-2:] == [f"end scratch{rank}", "left out"] and said.count("mark") == 10 + steps
     assert not list(tmp_path.glob(".window*")) and not (tmp_path / "alone").exists()
     for _ in range(13):
         made.stepped(OPTIMIZER)
