@@ -1,6 +1,5 @@
 """The findings of a run in their order: findings of the replay, joined with findings in step times."""
 
-import itertools
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 
@@ -156,8 +155,8 @@ def finding_of(
     doubtful = candidate.has(Trait.UNCERTAIN) or candidate.slower > 0 or usual == "low"
     confidence: Confidence = "low" if doubtful else "medium" if wide or estimated else usual
     # Steps that lost work on the GPU idle for an unknown reason.
-    losses = itertools.chain.from_iterable(inputs.losses.values())
-    complete = built.replayed_numbers if any(loss.kind is LossKind.MISSING for loss in losses) else None
+    is_missing = any(loss.kind is LossKind.MISSING for loss in inputs.losses_of_all)
+    complete = built.replayed_numbers if is_missing else None
     with_mpi = not built.graph.couplings
     return Finding(
         cause=candidate.cause.name,

@@ -10,7 +10,6 @@ The pipeline, with the module of each part:
    evidence in words, and the code to blame (`culprits`).
 """
 
-import itertools
 import sys
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
@@ -320,15 +319,15 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
 def _may_join_steps(inputs: ExplainInputs, first: Timeline) -> bool:
     """Return whether operations mark the steps of a run, and some are left out for their times."""
     left_out = (LossKind.ROW, LossKind.OVERRUN)
-    losses = itertools.chain.from_iterable(inputs.losses.values())
     return steps_of(first).by_operations(first) and any(
-        loss.subject in (Subject.KERNEL, Subject.OPERATION) and loss.kind in left_out for loss in losses
+        loss.subject in (Subject.KERNEL, Subject.OPERATION) and loss.kind in left_out
+        for loss in inputs.losses_of_all
     )
 
 
 def _lacks_records(inputs: ExplainInputs) -> bool:
     """Return whether calls that communicate have no record, so that no replay shows who waits in them."""
-    losses = itertools.chain.from_iterable(inputs.losses.values())
+    losses = inputs.losses_of_all
     return any(loss.subject is Subject.MPI_OPERATION and loss.kind is LossKind.ROW for loss in losses)
 
 
@@ -344,7 +343,7 @@ def _on_gpu(
     """
     tables, first = inputs.tables, timelines[inputs.ranks[0]].origin
     kernel = main_kernel_on_gpu(tables, " ".join([first.kind, *(gpu.name for gpu in first.gpus)]))
-    kinds = {loss.kind for losses in inputs.losses.values() for loss in losses}
+    kinds = {loss.kind for loss in inputs.losses_of_all}
     complete = kinds <= LAUNCH_KINDS and not inputs.coverage
     if complete and computing_pct(tables) >= _MOSTLY_COMPUTE_PCT:
         findings = [item for item in findings if item.cause != Cause.CAPTURE_INCOMPLETE]

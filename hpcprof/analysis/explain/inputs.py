@@ -58,6 +58,11 @@ class ExplainInputs:
     """True to leave the profiler's share in."""
 
     @property
+    def losses_of_all(self) -> list[Loss]:
+        """The losses of the profiles of all ranks."""
+        return [loss for losses in self.losses.values() for loss in losses]
+
+    @property
     def coverage(self) -> str:
         """A clause with the number of ranks that have a profile, and the others; empty if all have one."""
         count = len(self.ranks)
