@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from hpcprof.analysis.mpi.declarations import BETWEEN
+from hpcprof.analysis.mpi.declarations import BEFORE, BETWEEN
 from hpcprof.common.units import counted, format_bytes, format_ns, visible
 from hpcprof.report.contents import Contents
 from hpcprof.report.formatting import Grade, cell, grade
@@ -128,7 +128,7 @@ def delays(rows: Sequence[Row]) -> str:
 def _place_text(place: str | None) -> str:
     if not place:
         return " in unknown places"
-    return f" {visible(place)}" if place.startswith(BETWEEN) else f" in {visible(place)}"
+    return f" {visible(place)}" if place.startswith((BETWEEN, BEFORE)) else f" in {visible(place)}"
 
 
 def messages(rows: Sequence[Row]) -> str:

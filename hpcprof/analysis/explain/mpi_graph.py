@@ -12,6 +12,7 @@ from hpcprof.analysis.explain.rank_activity import HostCalls, HostPieces, RankAc
 from hpcprof.analysis.explain.rank_edges import Edges, RankEdges, host_edges
 from hpcprof.analysis.explain.run_graph import CommonClock, RunGraph, run_graph
 from hpcprof.analysis.mpi.matching import RunMpi
+from hpcprof.analysis.mpi.waits import between_calls
 from hpcprof.analysis.steps.step_ranges import steps_of
 from hpcprof.profiles.columns.intervals import coverage, union
 from hpcprof.profiles.columns.unique import begins_run, numbered_rows, rows_by_key
@@ -208,10 +209,3 @@ def _places_between(run: RunMpi, following: Ints, number: dict[str, int]) -> Int
     texts = [between_calls(*(calls.names[name] if name != NONE else None for name in pair)) for pair in pairs]
     numbers = np.array([number.setdefault(text, len(number)) for text in texts], np.int64)
     return numbers[which] if len(numbers) else np.empty(0, np.int64)
-
-
-def between_calls(previous: str | None, other: str | None) -> str:
-    """Return the name of the place between two calls of MPI, either of which may be unknown."""
-    if previous is None or other is None:
-        return f"before {other}" if other else f"after {previous}"
-    return f"between {previous} and {other}"

@@ -16,8 +16,8 @@ from hpcprof.profiles.losses import Subject
 _MPI = Events(
     RANGES | {Subject.CALL, Subject.COLLECTIVE, Subject.MPI_CALL, Subject.MPI_OPERATION, Subject.EVENT}
 )
-BETWEEN = "between "
-"""Prefix of the name of a place outside of all ranges; the two calls around it follow."""
+BETWEEN, BEFORE = "between ", "before "
+"""Prefixes of the name of a place outside of all ranges; the two calls around it or the first one follow."""
 
 NO_CALLS = "no profile has MPI calls"
 """The reason why the tables about calls of MPI have no rows."""

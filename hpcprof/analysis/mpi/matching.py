@@ -6,8 +6,9 @@ n-th that is received with it, and the n-th collective of a communicator is the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from hpcprof.analysis.collectives.clock_alignment import (
     align_ends,
     one_clock,
 )
-from hpcprof.analysis.collectives.common_clock import Aligned, RankClock, connect, with_ranks
+from hpcprof.analysis.collectives.common_clock import Aligned, Alignment, RankClock, connect, with_ranks
 from hpcprof.analysis.collectives.pair_matching import MIN_WAIT_RATIO, Messages, align_messages
 from hpcprof.analysis.mpi.run_lists import NONE, RowWindow, RunLists
 from hpcprof.profiles.collective_operations import (
@@ -502,9 +503,28 @@ def aligned_by_mpi(
     for ranks in sorted(pairs):
         between.setdefault((min(ranks), max(ranks)), []).extend(pairs[ranks])
     aligned = with_ranks(together, align_messages(between))
-    if max((len(part.clocks) for part in connect(aligned)), default=0) < len(lists.ranks):
-        aligned += with_ranks(few)
-    return aligned
+    parts = connect(aligned)
+    return aligned + [
+        (ranks, clocks)
+        for ranks, clocks in map(partial(_between_parts, parts), with_ranks(few))
+        if len(ranks) > 1
+    ]
+
+
+def _between_parts(parts: Sequence[Alignment], few: Aligned) -> Aligned:
+    """Return the clocks of one rank of each part, the one that returns first: others may lack a core."""
+    ranks, clocks = few
+    aligned = {
+        rank: (number, clock) for number, part in enumerate(parts) for rank, clock in part.clocks.items()
+    }
+    first: dict[int, tuple[int, int]] = {}
+    for column, (rank, zero) in enumerate(zip(ranks, clocks.zero.tolist(), strict=True)):
+        number, clock = aligned.get(rank, (NONE - column, RankClock.shifted(0)))
+        moment = int(clock.to_common(np.array([zero]))[0])
+        first[number] = min((moment, column), first.get(number, (moment, column)))
+    columns = sorted(column for _, column in first.values())
+    zeros, error = clocks.zero[columns].tolist(), float(clocks.uncertainty[0])
+    return [ranks[column] for column in columns], one_clock(zeros, clocks.collectives, error)
 
 
 def _quickest_returns(ends: Ints) -> AlignedClocks:

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from hpcprof.analysis.collectives.clock_alignment import NEAR_NS
-from hpcprof.analysis.mpi.declarations import BETWEEN
+from hpcprof.analysis.mpi.declarations import BEFORE, BETWEEN
 from hpcprof.analysis.mpi.matching import Calls, RunMpi, collective_tables
 from hpcprof.analysis.mpi.run_lists import NONE
 from hpcprof.profiles.collective_operations import FROM_ROOT, POINT_TO_POINT, PREFIX, TO_ROOT, mpi_function
@@ -373,7 +373,7 @@ def _places_of_delay(run: RunMpi, first: Ints, arrival: Ints, since: Ints, wait:
 
     It is the call after the longest time outside MPI or, plus the number of all calls, a call without
     operations (such as ``MPI_Init``) that took longer. If less than a tenth of ``wait`` was unusual, all time
-    counts.
+    counts, and then that before the first call of the thread.
     """
     calls, ops = run.calls, run.operations
     kind = delaying_ranges(run, np.arange(len(calls)))[1]
@@ -395,7 +395,7 @@ def _places_of_delay(run: RunMpi, first: Ints, arrival: Ints, since: Ints, wait:
             is_longer = (call != NONE) & (time[call] > most)
             place, most = np.where(is_longer, call + offset, place), np.where(is_longer, time[call], most)
         most = np.where(place == NONE, 0, LATEST)
-    return place
+    return np.where((place == NONE) & (arrival == first) & np.isin(first, calls.first), first, place)
 
 
 def _more_than_usual(calls: Calls, kind: Ints, time: Ints) -> Ints:
@@ -420,19 +420,25 @@ def delaying_ranges(run: RunMpi, before: Ints) -> tuple[list[str | None], Ints]:
     at = np.where(has_place, before - len(calls) * inside, 0)
     ranges = np.where(has_place & ~inside, calls.before[at], NONE)
     unnamed = has_place & (ranges == NONE)
-    previous = np.where(unnamed & ~inside, calls.name[np.maximum(at - 1, 0)], NONE)
-    keys, number = numbered_rows(ranges, previous, np.where(unnamed, calls.name[at], NONE))
+    previous = np.where(unnamed & ~inside & ~np.isin(at, calls.first), calls.name[at - 1], NONE)
+    keys, number = numbered_rows(
+        ranges, inside.astype(np.int64), previous, np.where(unnamed, calls.name[at], NONE)
+    )
 
-    def name_of(where: int, first: int, second: int) -> str | None:
+    def name_of(where: int, is_inside: int, first: int, second: int) -> str | None:
         if second == NONE:
             return calls.ranges[where]
-        return (
-            f"{BETWEEN}{calls.names[first]} and {calls.names[second]}"
-            if first != NONE
-            else calls.names[second]
-        )
+        name = calls.names[second]
+        return name if is_inside else between_calls(calls.names[first] if first != NONE else None, name)
 
     return [name_of(*key) for key in keys.tolist()], number
+
+
+def between_calls(previous: str | None, other: str | None) -> str:
+    """Return the name of the place between two calls of MPI, either of which may be unknown."""
+    if previous is None or other is None:
+        return f"{BEFORE}{other}" if other else f"after {previous}"
+    return f"{BETWEEN}{previous} and {other}"
 
 
 class _Since:

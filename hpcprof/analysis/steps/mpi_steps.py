@@ -36,6 +36,9 @@ PREFIX = "mpi:"
 OWN_SEQUENCE = f"{PREFIX}sequence"
 """The name of steps that each rank finds in its own sequence of calls."""
 
+OWN_LOOP = f"{PREFIX}loop"
+"""The name of longer ones, of all calls of the loop around a sequence that repeats in it."""
+
 _NAME = re.compile(rf"{PREFIX}(?P<call>\w+)(?::(?P<bytes>\d+))?(?:/(?P<every>[1-9]\d*))?")
 
 MIN_INSTANCES = 5
@@ -327,28 +330,29 @@ class _Sequence:
         window = slice(int(usual[0]), int(usual[-1]) + 2)
         return _Marks(self.rows[whole[window]], np.arange(len(whole))[window])
 
-    def period(self, chosen: Mask) -> int:
+    def period(self, chosen: Mask, similar: float = _MIN_SIMILAR_SHARE) -> int:
         """Return the number of chosen calls in a period of the sequence, 0 if it does not repeat.
 
-        The sizes of the calls between do not count: they may rotate.
+        ``similar`` is the minimum share of equal intervals for a period of one call. The sizes of the calls
+        between do not count: they may rotate.
         """
         at = np.flatnonzero(chosen)
         end = self.calls.end[self.rows[at]]
         label, length = self._labels(at), np.diff(end)
         sized = self._unsized.of(self.rows[at[:-1]] + 1, self.rows[at[1:]] + 1)
-        calls_per_step = _period(sized, length) or _period(label, length)
+        calls_per_step = _period(sized, length, similar) or _period(label, length, similar)
         return calls_per_step * _alternation(np.diff(end[::calls_per_step])) if calls_per_step else 0
 
     def _labels(self, at: Ints) -> NDArray[np.uint64]:
         return self._alike.of(at[:-1] + 1, at[1:] + 1)
 
 
-def _period(label: NDArray[np.uint64], length: Ints) -> int:
+def _period(label: NDArray[np.uint64], length: Ints, similar: float) -> int:
     """Return the number of intervals after which their contents repeat, 0 if they do not."""
     _, number, count = np.unique(label, return_inverse=True, return_counts=True)
     usual = int(count.argmax())
     in_usual = length[number == usual].sum()
-    if count[usual] >= _MIN_SIMILAR_SHARE * len(label) and in_usual >= _MIN_SIMILAR_TIME * length.sum():
+    if count[usual] >= similar * len(label) and in_usual >= _MIN_SIMILAR_TIME * length.sum():
         return 1
     longest = min(_MAX_PERIOD, len(label) // MIN_INSTANCES)
     periods = (
@@ -441,18 +445,24 @@ def _candidate(name: str, calls: _Begun, marks: _Marks, *, regular: bool, waitin
 
 
 def _own_candidate(timeline: Timeline) -> list[MpiStep]:
-    marks = _own_marks(timeline)
-    if marks is None:
-        return []
-    return [_candidate(OWN_SEQUENCE, _communication_begins(timeline), marks, regular=True, waiting=False)]
+    calls = _communication_begins(timeline)
+    return [
+        _candidate(name, calls, marks, regular=True, waiting=False)
+        for name, marks in _own_marks(timeline).items()
+    ]
 
 
 @computed_once
-def _own_marks(timeline: Timeline) -> _Marks | None:
-    return _repeated_marks(_communication_begins(timeline))
+def _own_marks(timeline: Timeline) -> dict[str, _Marks]:
+    """Return the marks of the sequence that a rank repeats, and of a longer loop around it, by name."""
+    calls = _communication_begins(timeline)
+    marks, loop = _repeated_marks(calls), _repeated_marks(calls, _MIN_REPEATED_SHARE)
+    is_longer = marks and loop and len(loop.place) < len(marks.place)
+    found = {OWN_SEQUENCE: marks, OWN_LOOP: loop if is_longer else None}
+    return {name: item for name, item in found.items() if item}
 
 
-def _repeated_marks(calls: _Begun) -> _Marks | None:
+def _repeated_marks(calls: _Begun, similar: float = _MIN_SIMILAR_SHARE) -> _Marks | None:
     """Return the calls that mark the repeated sequence of a rank; None if it does not repeat any.
 
     The last of the kinds of calls with the shortest period is taken.
@@ -463,7 +473,7 @@ def _repeated_marks(calls: _Begun) -> _Marks | None:
     last = calls.end
     for number in np.argsort(-count, kind="stable")[:_MAX_KINDS].tolist():
         in_kind = kind == number
-        calls_per_step = sequence.period(in_kind) if count[number] > MIN_INSTANCES else 0
+        calls_per_step = sequence.period(in_kind, similar) if count[number] > MIN_INSTANCES else 0
         if not calls_per_step:
             continue
         marks = sequence.marks(in_kind, calls_per_step)
@@ -495,8 +505,9 @@ def mpi_steps(timeline: Timeline, name: str) -> tuple[Ranges, Ints]:
 
 
 def _marks(timeline: Timeline, name: str) -> _Marks | None:
-    if name == OWN_SEQUENCE:
-        return _own_marks(timeline)
+    if name in (OWN_SEQUENCE, OWN_LOOP):
+        own = _own_marks(timeline)
+        return own.get(name, own.get(OWN_SEQUENCE))
     match = _NAME.fullmatch(name)
     calls = _communication_begins(timeline)
     if match is None or not len(calls):

@@ -20,6 +20,7 @@ from hpcprof.analysis.steps.gpu_projection import project
 from hpcprof.analysis.steps.launch_steps import launch_step_candidates, launch_steps
 from hpcprof.analysis.steps.mpi_steps import (
     MIN_INSTANCES,
+    OWN_LOOP,
     OWN_SEQUENCE,
     MpiStep,
     communicating_time,
@@ -202,10 +203,12 @@ def common_step_range(candidates: Mapping[int, Sequence[StepCandidate]]) -> str:
         if source == LAUNCHES and sum(map(len, by_name.values())) < len(candidates):
             by_name = {}
         if source == MPI:
-            # Each worker of a master repeats its own sequence of calls; that is no step of the program.
-            numbers = sorted(step.instances for step in by_name.get(OWN_SEQUENCE, ()))
-            if numbers and (len(numbers) < len(candidates) or numbers[-1] > _MAX_STEP_RATIO * numbers[0]):
-                del by_name[OWN_SEQUENCE]
+            common = _common_sequence([*candidates.values()])
+            by_name = {
+                name: steps
+                for name, steps in by_name.items()
+                if name == common or name not in (OWN_SEQUENCE, OWN_LOOP)
+            }
         if source == MPI and by_name:
             # A rank without messages between two collectives cannot tell them apart.
             made = Counter(
@@ -219,6 +222,20 @@ def common_step_range(candidates: Mapping[int, Sequence[StepCandidate]]) -> str:
             return min(counts, key=lambda name: (np.mean(counts[name]), -len(counts[name])))
         if by_name:
             return max(by_name, key=lambda name: _preference(by_name[name]))
+    return ""
+
+
+def _common_sequence(candidates: list[Sequence[StepCandidate]]) -> str:
+    """Return the name of the own sequences of ranks that repeat equally often on all; empty if none do.
+
+    Each worker of a master repeats its own sequence of calls; that is no step of the program. In coupled
+    programs, the sequence of one model may repeat in a loop that the ranks have in common.
+    """
+    own = [{step.name: step.instances for step in steps} for steps in candidates]
+    for name in (OWN_SEQUENCE, OWN_LOOP):
+        numbers = [rank.get(name, rank.get(OWN_SEQUENCE, 0)) for rank in own]
+        if 0 < max(numbers, default=0) <= _MAX_STEP_RATIO * min(numbers):
+            return name
     return ""
 
 
@@ -296,9 +313,12 @@ def _marked_by_mpi(timeline: Timeline) -> list[StepCandidate]:
     """Return the steps that calls of MPI mark: the best one, if it qualifies, and others that repeat."""
     mpi_steps = mpi_step_candidates(timeline)[:_MAX_LISTED_RANGES]
     judged = [mpi_candidate(timeline, step) for step in mpi_steps]
+    best = {OWN_LOOP, *(step.name for step in mpi_steps[:1])}
     return [
-        replace(item, source=MPI if not place and step.regular and item.source == AUTOMATIC else REPEATS)
-        for place, (item, step) in enumerate(zip(judged, mpi_steps, strict=True))
+        replace(
+            item, source=MPI if step.regular and step.name in best and item.source == AUTOMATIC else REPEATS
+        )
+        for item, step in zip(judged, mpi_steps, strict=True)
         if item.instances >= MIN_INSTANCES
     ]
 

@@ -50,7 +50,7 @@ class StoredStepRanges(msgspec.Struct, frozen=True, dict=True):
         It is the same on all ranks. A rank without it may have another known one: its profiler is another.
         """
         from hpcprof.analysis.steps.launch_steps import is_launch_step
-        from hpcprof.analysis.steps.mpi_steps import OWN_SEQUENCE, is_mpi_step
+        from hpcprof.analysis.steps.mpi_steps import OWN_LOOP, OWN_SEQUENCE, is_mpi_step
         from hpcprof.analysis.steps.step_detection import AUTOMATIC, LAUNCHES, common_step_range
 
         candidates = {rank: _candidates(rows) for rank, rows in self.rows.items()}
@@ -60,7 +60,9 @@ class StoredStepRanges(msgspec.Struct, frozen=True, dict=True):
             # Graphs, and kernels chosen by shapes, may have other names on other ranks.
             shared = (AUTOMATIC,) if is_launch_step(common) else (AUTOMATIC, LAUNCHES)
             remaining = [
-                step for step in candidate if step.source not in shared and step.name != OWN_SEQUENCE
+                step
+                for step in candidate
+                if step.source not in shared and step.name not in (OWN_LOOP, OWN_SEQUENCE)
             ]
             step_names = [step.name for step in candidate]
             # The calls of a name are there even if a rank alone would take others.

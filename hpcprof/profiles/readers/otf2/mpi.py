@@ -201,8 +201,8 @@ def operations(
     events, operation = _with_operations(events, strings)
     begin, end, unfinished = _spans(events)
     lost += unfinished
-    # A message to no rank (MPI_PROC_NULL) is not sent.
-    sent = ~np.isin(events.kind[begin], _SENDS) | (events.peer[begin] < _NO_RANKS)
+    # A message to or from no rank (MPI_PROC_NULL) is none.
+    sent = ~np.isin(events.kind[begin], (*_SENDS, MpiKind.RECEIVE)) | (events.peer[begin] < _NO_RANKS)
     begin, end = begin[sent], end[sent]
     has_end = end >= 0
     last = np.where(has_end, end, begin)

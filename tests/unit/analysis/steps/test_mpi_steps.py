@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hpcprof.analysis.steps.mpi_steps import OWN_SEQUENCE, mpi_step_candidates, sequence_text
+from hpcprof.analysis.steps.mpi_steps import OWN_LOOP, OWN_SEQUENCE, mpi_step_candidates, sequence_text
 from hpcprof.analysis.steps.phases import phases
 from hpcprof.analysis.steps.step_detection import (
     MPI,
@@ -160,6 +160,28 @@ def test_ranks_that_never_all_meet_take_their_own_sequence() -> None:
     assert [len(one) for one in starts] == [7] * 3
     first = loop.timelines()[1]
     assert sequence_text(first, OWN_SEQUENCE) == "MPI_Recv, MPI_Send"
+
+
+def test_models_that_are_coupled_take_the_loop_that_they_have_in_common() -> None:
+    """The ocean (ranks 0, 1) meets twice in each step and the atmosphere (ranks 2, 3) four times."""
+    loop = Loop(4)
+    loop.all("MPI_Barrier", "Barrier")
+    for _ in range(8):
+        begin = loop.now
+        for ranks, meetings in (((0, 1), 2), ((2, 3), 4)):
+            model = {"op": "AllReduce", "comm": f"ranks {ranks}", "ranks": 2, "bytes": 8}
+            for meeting in range(meetings):
+                for rank in ranks:
+                    at = begin + 100 * (meeting + 1) // meetings
+                    loop.program.call(rank, "MPI_Allreduce", at, at + 2, model)
+            for rank in ranks:
+                call = {**model, "op": "Broadcast", "root": ranks[0]}
+                loop.program.call(rank, "MPI_Bcast", begin + 103, begin + 104, call)
+        loop.now = begin + 110
+    name, starts, _ = chosen(loop)
+    assert name == OWN_LOOP
+    assert [len(one) for one in starts] == [8] * 4
+    assert starts[0] == starts[3]
 
 
 @pytest.mark.parametrize("call", ["MPI_Sendrecv_replace", "MPI_Put", "MPI_Neighbor_alltoall"])

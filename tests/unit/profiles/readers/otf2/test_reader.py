@@ -188,6 +188,21 @@ def test_impossible_sizes_and_collectives_without_a_record_are_counted(tmp_path:
     assert all(touches(loss, ANALYSES["mpi_waits"]) and "Score-P" in loss.remedy for loss in lost)
 
 
+def test_messages_to_and_from_no_rank_are_none(tmp_path: Path) -> None:
+    def body(program: Program, writer: Any) -> None:
+        # MPI_PROC_NULL is -2 in Open MPI.
+        for at, (record, peer) in enumerate(
+            (record, peer) for record in (writer.mpi_send, writer.mpi_recv) for peer in (2**32 - 2, 0)
+        ):
+            writer.enter(ticks(10 * at), program.regions["MPI_Sendrecv"])
+            record(ticks(10 * at + 1), peer, program.world, 1, 8)
+            writer.leave(ticks(10 * at + 5), program.regions["MPI_Sendrecv"])
+
+    timeline = rank_of(write(tmp_path / "a", body), 0)
+    assert timeline.names(timeline.mpi_operations.operation) == ["Send", "Recv"]
+    assert timeline.mpi_operations.start.tolist() == [10, 30]
+
+
 def test_a_request_number_that_is_used_again_belongs_to_the_last_operation(tmp_path: Path) -> None:
     def body(program: Program, writer: Any) -> None:
         for at in (0, 100):
