@@ -457,9 +457,8 @@ def _own_marks(timeline: Timeline) -> dict[str, _Marks]:
     """Return the marks of the sequence that a rank repeats, and of a longer loop around it, by name."""
     calls = _communication_begins(timeline)
     marks, loop = _repeated_marks(calls), _repeated_marks(calls, _MIN_REPEATED_SHARE)
-    is_longer = marks and loop and len(loop.place) < len(marks.place)
-    found = {OWN_SEQUENCE: marks, OWN_LOOP: loop if is_longer else None}
-    return {name: item for name, item in found.items() if item}
+    by_name = {OWN_SEQUENCE: marks} if marks else {}
+    return by_name | ({OWN_LOOP: loop} if marks and loop and len(loop.place) < len(marks.place) else {})
 
 
 def _repeated_marks(calls: _Begun, similar: float = _MIN_SIMILAR_SHARE) -> _Marks | None:
@@ -506,8 +505,8 @@ def mpi_steps(timeline: Timeline, name: str) -> tuple[Ranges, Ints]:
 
 def _marks(timeline: Timeline, name: str) -> _Marks | None:
     if name in (OWN_SEQUENCE, OWN_LOOP):
-        own = _own_marks(timeline)
-        return own.get(name, own.get(OWN_SEQUENCE))
+        marks = _own_marks(timeline)
+        return marks.get(name, marks.get(OWN_SEQUENCE))
     match = _NAME.fullmatch(name)
     calls = _communication_begins(timeline)
     if match is None or not len(calls):

@@ -231,9 +231,9 @@ def _common_sequence(candidates: list[Sequence[StepCandidate]]) -> str:
     Each worker of a master repeats its own sequence of calls; that is no step of the program. In coupled
     programs, the sequence of one model may repeat in a loop that the ranks have in common.
     """
-    own = [{step.name: step.instances for step in steps} for steps in candidates]
+    instances = [{step.name: step.instances for step in steps} for steps in candidates]
     for name in (OWN_SEQUENCE, OWN_LOOP):
-        numbers = [rank.get(name, rank.get(OWN_SEQUENCE, 0)) for rank in own]
+        numbers = [by_name.get(name, by_name.get(OWN_SEQUENCE, 0)) for by_name in instances]
         if 0 < max(numbers, default=0) <= _MAX_STEP_RATIO * min(numbers):
             return name
     return ""
