@@ -256,10 +256,11 @@ _END_WITHIN_CAPTURE = (
     "Let the program end by itself within the capture[nsys:, or call cudaProfilerStop() before the capture "
     "ends]: a process hands over its last events then."
 )
-RECORD_KERNELS = (
-    "record them[roc: (rocprofv3 --kernel-trace)][nsys: (nsys --trace=cuda)][torch: (ProfilerActivity.CUDA)]"
+NO_GPU_USED = (
+    "the program used no GPU, or its work was not traced"
+    "[roc: (rocprofv3 --kernel-trace)][nsys: (nsys --trace=cuda)][torch: (ProfilerActivity.CUDA)]"
 )
-"""Advice with the options of profilers that record the work of a GPU, for `for_profiler`."""
+"""Why a profile has nothing of a GPU, with the options of profilers that record it, for `for_profiler`."""
 _MISSING_REMEDIES = {
     Subject.COPY: "Trace memory copies too[roc: (rocprofv3 --memory-copy-trace)][nsys: (nsys --trace=cuda)].",
     Subject.PROGRAM: "Record fewer steps, or with a newer version: JAX's profiler lost what GPUs did.",

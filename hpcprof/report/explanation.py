@@ -293,8 +293,8 @@ def _kernel_text(explanation: Explanation, whole: str, *, in_step: bool = False)
     if kernel is None:
         return
     text = f"{visible(kernel.name)} takes {kernel.share_pct:.0f} % of {whole}"
-    if in_step:
-        text += f", mostly in {visible(kernel.where) or 'the step'}"
+    if in_step and kernel.where:
+        text += f", mostly in {visible(kernel.where)}"
     if kernel.blocks:
         blocks = counted(kernel.blocks, "block")
         text += f", in launches of at most {blocks} for {kernel.sm_count:,} multiprocessors"

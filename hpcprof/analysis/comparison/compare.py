@@ -130,11 +130,11 @@ def compare(
     notes += _rare_step_notes(rows)
     if per_launch:
         notes.append(
-            "not every profile has steps, and the captures have different numbers of kernels: times are per "
-            "kernel, and whether the program takes longer is unknown"
+            "the profiles have no common step, and the captures have different numbers of kernels: times are "
+            "per kernel, and whether the program takes longer is unknown"
         )
     elif not per_step and any(name == _SPAN for name in sides):
-        notes.append("not every profile has steps, so the GPU's times are those of whole profiles")
+        notes.append("the profiles have no common step, so the GPU's times are those of whole profiles")
     return Outcome(pd.DataFrame(rows, dtype=object), "; ".join(notes))
 
 

@@ -79,7 +79,7 @@ def effects(a: Shapes, b: Shapes) -> Effects:
 
 _COUNT_DIGITS = 3
 WHOLE_CAPTURES = (
-    "not every profile has steps, so times and counts are those of whole profiles, as the mean over ranks"
+    "the profiles have no common step, so times and counts are those of whole profiles: means over ranks"
 )
 """The reason of an analysis whose figures are not per step."""
 

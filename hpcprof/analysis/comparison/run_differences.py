@@ -1,15 +1,22 @@
 """The differences between runs other than their times."""
 
+import re
+from collections import ChainMap
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from hpcprof.analysis.comparison.kernel_difference import begun_steps
 from hpcprof.analysis.framework.run_data import ENVIRONMENT, RunData
-from hpcprof.common.units import listed
+from hpcprof.common.units import counted, listed
 
 SIDE_NAMES = ("the runs", "the baseline runs")
 """The sides of an analysis with ``--against``."""
 
 _MAX_SHOWN = 3
+_MAX_KERNELS_RATIO = 3.0
+"""Maximum ratio of the kernels per step of two sides whose steps have different names."""
+
+_NUMBER = re.compile(r"\d+")
 _NOT_SET = "not set"
 
 
@@ -82,3 +89,40 @@ def _value(described: dict[str, object], name: str) -> object:
     if name.startswith(ENVIRONMENT) and any(other.startswith(ENVIRONMENT) for other in described):
         return described.get(name, _NOT_SET)
     return described.get(name)
+
+
+def unlike_steps(a: Sequence[RunData], b: Sequence[RunData]) -> str:
+    """Return a sentence if the steps of two sides are different parts of the program; empty otherwise.
+
+    Such steps have different names, and one kind has more than `_MAX_KERNELS_RATIO` times the kernels.
+    """
+    steps = [[_step(run) for run in side] for side in (a, b)]
+    names = [{name for step, _ in side for name in step} for side in steps]
+    kernels = [min(count for _, count in side) for side in steps]
+    if not all(names) or names[0] & names[1] or not 0 < _MAX_KERNELS_RATIO * min(kernels) < max(kernels):
+        return ""
+    words = (
+        f"{listed(sorted(step), 1)} with {counted(round(count), 'kernel')} in {side}"
+        for step, count, side in zip(names, kernels, ("A", "B"), strict=True)
+    )
+    return (
+        f"a step is {' and '.join(words)}, so whole profiles are compared (collect --step-range NAME chooses "
+        "the step)"
+    )
+
+
+def _step(run: RunData) -> tuple[set[str], float]:
+    """Return the names of a run's step without numbers, and its kernels; none without steps."""
+    ranges, kernels = run.tables["step_ranges"], run.tables["kernels"]
+    steps = int(begun_steps(run.tables).sum())
+    names = {_NUMBER.sub("N", name) for name in ranges["range"][ranges["chosen"] == 1]}
+    return names, kernels["instances"].sum() / steps if steps else 0.0
+
+
+def without_steps(run: RunData) -> RunData:
+    """Return a run as if its profiles had no steps."""
+    empty = {name: run.tables[name].iloc[:0] for name in _OF_STEPS}
+    return replace(run, tables=ChainMap(empty, run.tables))  # type: ignore[arg-type]
+
+
+_OF_STEPS = ("steps_summary", "step_times", "step_kinds", "step_account", "phases", "pop")

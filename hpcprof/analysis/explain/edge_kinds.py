@@ -35,3 +35,5 @@ class EdgeKind(IntEnum):
     """A rank has come to a collective of MPI."""
     ORDER = 13
     """A call would receive this message if messages were received in the order in which they are sent."""
+    AFTER_WAIT = 14
+    """A kernel follows work of another stream for which its thread waited before the launch."""

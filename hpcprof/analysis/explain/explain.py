@@ -177,7 +177,10 @@ def explain_noted(
 def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[Explanation, pd.DataFrame]:
     """Return the findings of a run as figures, and its critical path."""
     series = steady_series(inputs.tables["step_account"])
-    summary = _measured_step(inputs, len(series.wall))
+    # Steps without an account, as on a device that is not read, are steps.
+    times = inputs.tables["step_times"]
+    steps = len(series.wall) or (times["step"].nunique() if len(times) else 0)
+    summary = _measured_step(inputs, steps)
     elapsed, once = summary.elapsed_ns, summary.once
     numbers = kinds_of_steps(inputs.tables["step_account"]).tolist() if summary.kinds else []
     kind_of = dict(zip(series.steps.tolist(), numbers, strict=False))
@@ -393,7 +396,7 @@ def _main_kernel(scene: Scene, elapsed: int, profiler: str) -> MainKernel | None
     share = 100 * float(total.max()) / (elapsed * graph.steps * len(graph.ranks))
     if share < MIN_MAIN_KERNEL_PCT:
         return None
-    where = scene.mostly(work.place, np.where(name == total.argmax(), time, 0))
+    where = scene.inside(work.place, np.where(name == total.argmax(), time, 0))
     kernel = str(names[total.argmax()])
     gpus = [gpu for gpus in scene.gpus.values() for gpu in gpus]
     device = " ".join([profiler, *(gpu.name for gpu in gpus)])

@@ -240,9 +240,10 @@ class CallCost:
 class MainKernel:
     """The kernels of one name, without their template arguments, that take most of the time of a step.
 
-    ``share_pct`` is their share of the elapsed time, and ``where`` the place with most of it. Nsight Compute
-    can measure them if ``measurable``. ``blocks`` is the maximum number of blocks of a launch, if that is
-    known and less than the ``sm_count`` multiprocessors of the smallest GPU.
+    ``share_pct`` is their share of the elapsed time, and ``where`` the innermost place with more than half of
+    it; empty if none has. Nsight Compute can measure them if ``measurable``. ``blocks`` is the maximum number
+    of blocks of a launch, if that is known and less than the ``sm_count`` multiprocessors of the smallest
+    GPU.
     """
 
     name: str

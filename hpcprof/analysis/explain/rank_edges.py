@@ -17,7 +17,7 @@ from hpcprof.analysis.account.host_activity import NONE
 from hpcprof.analysis.explain.edge_kinds import EdgeKind as EdgeKind
 from hpcprof.analysis.explain.rank_activity import HostCalls, RankActivity, Work
 from hpcprof.profiles.columns.intervals import difference, length, union
-from hpcprof.profiles.columns.joins import matches, pair_keys
+from hpcprof.profiles.columns.joins import latest_rows, matches, pair_keys
 from hpcprof.profiles.columns.unique import ends_run
 from hpcprof.profiles.timeline import Category, Ints, Mask, SyncKind, Table, concatenate
 from hpcprof.profiles.waiting_calls import waits_for_device
@@ -82,7 +82,8 @@ def rank_edges(activity: RankActivity) -> RankEdges:
     blocking, call_time, blocked = _waiting_calls(calls, work, waits, node)
     needed = _needed_by_mpi(calls, blocking)
     queue = _full_queues(calls, work, call_time, node)
-    edges = concatenate(Edges, [*host_edges(calls, call_time), *device, blocking, needed, queue])
+    ordered = _ordered_by_host(calls, work, blocking, node)
+    edges = concatenate(Edges, [*host_edges(calls, call_time), *device, blocking, ordered, needed, queue])
     return RankEdges(edges, odd_count, waits.inferred, blocked)
 
 
@@ -194,6 +195,24 @@ def _waiting_calls(calls: HostCalls, work: Work, waits: "WaitedWork", node: Ints
     lag += np.where(waited & (late > ODD_NS), late, 0)
     edges = edges_of(node[row] + 1, 2 * call + 1, lag[call], EdgeKind.WAIT, call)
     return edges, call_time, np.flatnonzero(waited)
+
+
+def _ordered_by_host(calls: HostCalls, work: Work, blocking: Edges, node: Ints) -> Edges:
+    """Return the edges to kernels from the work of other streams for which their thread waited before.
+
+    An event, or whatever replaces the wait, has to keep that order.
+    """
+    rows = np.flatnonzero(work.category == Category.COMP)
+    rows = rows[np.lexsort((work.call[rows], work.stream[rows]))]
+    call, stream = work.call[rows], work.stream[rows]
+    last = latest_rows((calls.thread[blocking.row],), blocking.row, (calls.thread[call],), call - 1)
+    wait = np.where(last == NONE, NONE, np.append(blocking.row, NONE)[last])
+    follows = stream == np.append(NONE, stream[:-1])
+    first = np.flatnonzero(wait > np.where(follows, np.append(NONE, call[:-1]), NONE))
+    kernel, edge = matches(wait[first], blocking.row)
+    source, target = blocking.source[edge], rows[first[kernel]]
+    other = work.stream[source // 2 - len(calls)] != work.stream[target]
+    return edges_of(source[other], node[target[other]], 0, EdgeKind.AFTER_WAIT, target[other])
 
 
 def _needed_by_mpi(calls: HostCalls, blocking: Edges) -> Edges:

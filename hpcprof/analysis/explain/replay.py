@@ -367,6 +367,7 @@ _EDGE_KINDS = {
     EdgeKind.LAUNCH: "launch",
     EdgeKind.STREAM: "gap",
     EdgeKind.EVENT: "dependency",
+    EdgeKind.AFTER_WAIT: "dependency",
     EdgeKind.WAIT: "return",
     EdgeKind.ARRIVE: "collective",
     EdgeKind.TRANSFER: "communication",

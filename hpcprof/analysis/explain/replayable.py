@@ -24,7 +24,7 @@ from hpcprof.analysis.steps.run_step import PARTS, kinds_of_steps, whole_steps
 from hpcprof.analysis.steps.step_ranges import is_empty, steps_of, with_capture_as_step
 from hpcprof.analysis.steps.streams import why_no_launches
 from hpcprof.common.units import counted, format_ns, named_ranks
-from hpcprof.profiles.losses import LAUNCH_KINDS, RECORD_KERNELS, for_profiler
+from hpcprof.profiles.losses import LAUNCH_KINDS, NO_GPU_USED, for_profiler
 from hpcprof.profiles.timeline import Floats, Ints, Mask, Timeline
 
 MAX_OPERATIONS = 45_000
@@ -136,7 +136,7 @@ def replayable(
         [front[:steps] for front in fronts.values()], operations, inputs.tables["step_account"]
     )
     if chosen is None:
-        return "no steps have work on the GPU with a recorded launch"
+        return "each step has no work on the GPU, or the profile lacks some of its work or launches"
     activities = {
         rank: with_pauses(rank_activity(whole, chosen, fronts[rank])) for rank, whole in timelines.items()
     }
@@ -217,8 +217,10 @@ def _without_steps(steps: Mapping[int, Sized], timeline: Timeline) -> str:
         advice = for_profiler(_ON_PROCESSORS, timeline.origin.kind)
         return f"no work on a GPU, call or range was recorded on {named_ranks(without)}{advice}"
     if timeline.origin.gpus and not len(timeline.kernels) + len(timeline.graphs):
-        remedy = "" if len(timeline.calls) else f"; {for_profiler(RECORD_KERNELS, timeline.origin.kind)}"
-        return f"no kernel is recorded on {named_ranks(without)}{remedy}"
+        if len(timeline.calls):
+            return f"no kernel is recorded on {named_ranks(without)}"
+        untraced = for_profiler(NO_GPU_USED, timeline.origin.kind)
+        return f"neither a kernel nor a call of the GPU is recorded on {named_ranks(without)}: {untraced}"
     clause = "known as a step; name one (hpcprof collect --step-range NAME), or mark steps"
     if not len(timeline.ranges):
         clause = "recorded that could be a step; mark steps"

@@ -165,6 +165,13 @@ class Scene:
         """Return the place with most of some time; ``place`` and ``time`` have shape (n,)."""
         return self.place(place_with_most(place, time))
 
+    def inside(self, place: Ints, time: Ints | Floats) -> str:
+        """Return the innermost place with more than half of some time, given as for `mostly`."""
+        name, total = self.mostly(place, time), float(time.sum())
+        while name and 2 * float(time[self.removals.inside(name)[place]].sum()) <= total:
+            name = name.rpartition("/")[0]
+        return name
+
     def per_step(self, rank: Ints, time: Ints | Floats) -> tuple[float, int]:
         """Return the maximum over the ranks of the time per step, and its rank if it alone has the time."""
         total = np.bincount(rank, time, len(self.ranks)) / self.graph.steps

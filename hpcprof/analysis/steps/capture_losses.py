@@ -6,8 +6,7 @@ import numpy as np
 
 from hpcprof.analysis.account.places import PROFILER_STEP
 from hpcprof.analysis.steps.earlier_work import earlier_work
-from hpcprof.analysis.steps.gpu_projection import launches, on_thread
-from hpcprof.analysis.steps.lost_launches import launch_rows, lost_launches
+from hpcprof.analysis.steps.lost_launches import launch_rows, lost_launches, lost_programs
 from hpcprof.analysis.steps.phases import phases_of
 from hpcprof.analysis.steps.step_detection import rows_named
 from hpcprof.analysis.steps.step_ranges import steps_of
@@ -23,8 +22,6 @@ MIGRATION = re.compile(r"\bUnified\b|\bUVM\b|migrat", re.IGNORECASE)
 """Names of moves of pages of unified memory."""
 
 _COPY = re.compile(r"(?:cuda|cu|hip)Memcpy\w*")
-
-_PROGRAM = re.compile("(?:TSL:)?XlaModule:")
 
 _LEFT_OUT_KINDS = (LossKind.ROW, LossKind.EARLY, LossKind.OVERRUN)
 
@@ -112,12 +109,9 @@ def _copy_losses(timeline: Timeline) -> list[Loss]:
 
 
 def _program_losses(timeline: Timeline) -> list[Loss]:
-    """Count the executions of XLA's programs that launch nothing, if others do: GPUs may be missing."""
-    rows = np.flatnonzero(
-        name_matches(timeline, timeline.ranges.name, _PROGRAM.match) & (timeline.ranges.closed == 1)
-    )
-    lost = int(np.count_nonzero(on_thread(timeline.ranges.take(rows), launches(timeline)).launches == 0))
-    return [Loss(LossKind.MISSING, Subject.PROGRAM, lost, len(rows))] if 0 < lost < len(rows) else []
+    """Count the executions of XLA's programs that launch nothing."""
+    lost, executions = lost_programs(timeline)
+    return [Loss(LossKind.MISSING, Subject.PROGRAM, len(lost), executions)] if len(lost) else []
 
 
 def _cut_steps(timeline: Timeline) -> list[Loss]:

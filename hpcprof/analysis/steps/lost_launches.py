@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 
+from hpcprof.analysis.steps.gpu_projection import launches, on_thread
 from hpcprof.analysis.steps.step_ranges import steps_of
 from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.columns.joins import launch_pairs
@@ -14,6 +15,8 @@ _LAUNCH = re.compile(r"(?:(?:cuda|cu|hip)(?:Ext|Module|Graph)*|(?:ur|pi)EnqueueK
 """Calls of CUDA, HIP and SYCL's runtimes that launch a kernel, or a graph of them."""
 _BEGIN_CAPTURE = re.compile(r"(?:cuda|cu|hip)StreamBeginCapture\w*")
 _END_CAPTURE = re.compile(r"(?:cuda|cu|hip)StreamEndCapture\w*")
+
+_PROGRAM = re.compile("(?:TSL:)?XlaModule:")
 
 _STOP = re.compile(r"(?:cuda|cu|hip)ProfilerStop\w*")
 """The call that ends a capture; what is launched after the last one is recorded in part."""
@@ -119,12 +122,24 @@ def _at_the_end(timeline: Timeline, lost: Ints, paired: Ints) -> Mask:
     return after & (stop - np.maximum(calls.start[lost], busy_until) <= shortly)
 
 
+def lost_programs(timeline: Timeline) -> tuple[Ints, int]:
+    """Return the ranges of executions of XLA's programs that launch nothing, if others do, and all of them.
+
+    The profile may lack GPUs.
+    """
+    ranges = timeline.ranges
+    rows = np.flatnonzero(name_matches(timeline, ranges.name, _PROGRAM.match) & (ranges.closed == 1))
+    lost = rows[on_thread(ranges.take(rows), launches(timeline)).launches == 0]
+    return lost[: len(lost) if len(lost) < len(rows) else 0], len(rows)
+
+
 @computed_once
 def steps_with_lost_launches(timeline: Timeline) -> Mask:
-    """Return a mask of the steps that have launch calls without an operation in the profile, shape (steps,).
+    """Return a mask of the steps that launched work without an operation in the profile, shape (steps,).
 
-    Those at the end of the capture are no loss, but make the step as unknown.
+    Launches at the end of the capture are no loss, but make the step as unknown.
     """
     ranges, (lost, _) = steps_of(timeline).ranges, _unrecorded_launches(timeline)
-    moments = np.sort(timeline.calls.start[lost])
+    programs, _ = lost_programs(timeline)
+    moments = np.sort(np.concatenate((timeline.calls.start[lost], timeline.ranges.start[programs])))
     return np.searchsorted(moments, ranges.end, side="right") > np.searchsorted(moments, ranges.start)

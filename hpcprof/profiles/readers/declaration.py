@@ -246,6 +246,8 @@ _TRACES = {
     rb'\A\s*\{\s*"\$schema"\s*:\s*"https://www\.speedscope\.app/': "a profile of py-spy or "
     "another tool, which hpcprof does not read: https://www.speedscope.app shows it",
     rb'"cat"\s*:\s*"py-spy"': "a profile of py-spy, which hpcprof does not read: Perfetto shows it",
+    rb'"timestamps"\s*:\s*\[\s*\{\s*"name"\s*:\s*"[A-Z_]+"\s*,\s*"ns"': "a trace of the requests of Triton "
+    "Inference Server, which hpcprof does not read: its trace_summary.py shows it",
     rb'"root_frame"\s*:\s*\{': "a profile of pyinstrument without times of events, which hpcprof does not "
     "read: pyinstrument shows it",
     rb'\A\s*\{\s*"timemory"\s*:': "a profile of timemory without times of events, which hpcprof does not "

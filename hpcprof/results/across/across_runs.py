@@ -8,7 +8,12 @@ from pathlib import Path
 import msgspec
 
 from hpcprof.analysis.comparison.compare import MATERIAL_PCT, compare
-from hpcprof.analysis.comparison.run_differences import Difference, differences
+from hpcprof.analysis.comparison.run_differences import (
+    Difference,
+    differences,
+    unlike_steps,
+    without_steps,
+)
 from hpcprof.analysis.framework.declaration import Analysis
 from hpcprof.analysis.framework.losses import losses_of
 from hpcprof.analysis.framework.outcome import Outcome, analyze_across, in_declared_columns
@@ -41,7 +46,7 @@ def over_pair(analysis: Analysis, runs: Sequence[Run], against: Sequence[Run], s
     """
     if analysis.name == "compare":
         return compare_sides(runs, against, store)
-    outcome = analyze_across(analysis, *_data_of_sides(runs, against, store))
+    outcome = analyze_across(analysis, *_data_of_sides(runs, against, store)[:2])
     return _table_with_losses(outcome, analysis, [*runs, *against], store)
 
 
@@ -64,7 +69,7 @@ def compare_sides(
     ranks, or both sides are the same runs, and HpcprofError as `over_pair`.
     """
     analysis = ACROSS_RUNS["compare"]
-    candidate, baseline = _data_of_sides(runs, against, store)
+    candidate, baseline, unlike = _data_of_sides(runs, against, store)
     if not force:
         sides = [*(("--a", run) for run in against), *(("--b", run) for run in runs)]
         words = [word for side, run in sides for word in (side, typed_run(run))]
@@ -76,6 +81,7 @@ def compare_sides(
         check_comparable([*baseline, *candidate], forced)
     before = [run_data(run, store) for run in earlier_runs(against, runs)]
     outcome = in_declared_columns(compare(candidate, baseline, before, margin_pct, gates), analysis)
+    outcome = replace(outcome, reason="; ".join(filter(None, (unlike, outcome.reason))))
     return _table_with_losses(outcome, analysis, [*runs, *against], store)
 
 
@@ -84,7 +90,7 @@ def explain_difference(
 ) -> tuple[dict[str, AnalysisTable], list[Difference]]:
     """Run the analyses in `DIFFERENCES` over two sides of runs, and find the facts in which these differ."""
     analyses = [ACROSS_RUNS[name] for name in DIFFERENCES]
-    candidate, baseline = _data_of_sides(runs, against, store)
+    candidate, baseline, _ = _data_of_sides(runs, against, store)
     tables = {
         item.name: AnalysisTable.from_outcome(analyze_across(item, candidate, baseline)) for item in analyses
     }
@@ -98,7 +104,7 @@ def slowdown_over_pair(
     # Other analyses do not need its imports.
     from hpcprof.analysis.slowdown.by_overlap import slowdown_pairs_and_by_overlap
 
-    outcomes = slowdown_pairs_and_by_overlap(*_data_of_sides(runs, against, store))
+    outcomes = slowdown_pairs_and_by_overlap(*_data_of_sides(runs, against, store)[:2])
     pairs, by_overlap = (
         AnalysisTable.from_outcome(in_declared_columns(outcome, ACROSS_RUNS[name]))
         for outcome, name in zip(outcomes, ("slowdown_pairs", "slowdown_by_overlap"), strict=True)
@@ -108,15 +114,21 @@ def slowdown_over_pair(
 
 def _data_of_sides(
     runs: Sequence[Run], against: Sequence[Run], store: Store
-) -> tuple[list[RunData], list[RunData]]:
-    """Return the data of the two sides of a comparison; raise UsageError if a run is listed twice."""
+) -> tuple[list[RunData], list[RunData], str]:
+    """Return the data of the two sides of a comparison, and why they are without steps, or an empty text.
+
+    Raises UsageError if a run is listed twice.
+    """
     for side in (runs, against):
         ids = [run.id for run in side]
         repeated = next((run_id for run_id in ids if ids.count(run_id) > 1), None)
         if repeated is not None:
             raise UsageError(f"{repeated} is listed twice on one side; repeats must be distinct runs.")
         _refuse_copies(side, store)
-    return _comparable_data(runs, store), _comparable_data(against, store)
+    candidate, baseline = _comparable_data(runs, store), _comparable_data(against, store)
+    if unlike := unlike_steps(baseline, candidate):
+        candidate, baseline = ([*map(without_steps, side)] for side in (candidate, baseline))
+    return candidate, baseline, unlike
 
 
 def _refuse_copies(runs: Sequence[Run], store: Store) -> None:

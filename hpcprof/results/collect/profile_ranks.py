@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
 from types import MappingProxyType
 
@@ -133,8 +133,14 @@ def profiles_by_rank(
 
 
 _NUMBER = re.compile(r"\d+")
-_PROCESS = re.compile(r"(.+)_(\d+)\.\d{9,}\D")
-"""Host and process in the names that PyTorch gives traces by default."""
+_PROCESS = re.compile(r"(.+)_(\d+)\.(\d{9,})\D")
+"""Host, process and time of the end in the names that PyTorch gives traces by default."""
+
+_EPOCH_DIGITS = 10
+"""Digits of the seconds since 1970; names have milliseconds or nanoseconds."""
+
+_MIN_APART_S = 10
+"""Minimum time between the ends of recordings of processes that do not run together, in seconds."""
 
 
 def ranks_by_name(files: Sequence[Path]) -> dict[Path, int]:
@@ -151,11 +157,23 @@ def ranks_by_name(files: Sequence[Path]) -> dict[Path, int]:
                 return dict(zip(files, column, strict=True))
     if named_by_host(files):
         return {file: rank for rank, file in enumerate(sorted(files))}
-    processes = [match.groups() for file in files if (match := _PROCESS.match(file.name))]
+    processes = [match.group(1, 2) for file in files if (match := _PROCESS.match(file.name))]
     if len({*processes}) < len(files):
         return {}
     order = sorted((host, int(process), file) for (host, process), file in zip(processes, files, strict=True))
     return {file: rank for rank, (_, _, file) in enumerate(order)}
+
+
+def recorded_apart(files: Sequence[Path]) -> bool:
+    """Return whether the names of profiles say that processes of one host were recorded one after another."""
+    named = [match for file in files if (match := _PROCESS.match(file.name))]
+    ends = sorted(int(match[3][:_EPOCH_DIGITS]) for match in named)
+    apart = all(after - before >= _MIN_APART_S for before, after in pairwise(ends))
+    return (
+        len(files) == len(named) == len({match[2] for match in named})
+        and apart
+        and (len({match[1] for match in named}) == 1)
+    )
 
 
 def _is_less_certain(file: Path, identity: Identified) -> bool:

@@ -36,7 +36,7 @@ from hpcprof.profiles.readers.discovery import (
 )
 from hpcprof.profiles.readers.memory_snapshot import is_memory_snapshot
 from hpcprof.profiles.readers.otf2 import EZTRACE_NAME
-from hpcprof.results.collect.profile_ranks import ranks_by_name
+from hpcprof.results.collect.profile_ranks import ranks_by_name, recorded_apart
 from hpcprof.results.store.analysis_table import ANALYSIS_VERSION
 from hpcprof.runs.directory import MANIFEST, Run, adopted_id, has_manifest, open_run, typed_name
 from hpcprof.runs.job_name import JAX_MODULES, imported_modules, runs_python
@@ -344,7 +344,8 @@ def _run_of_named(folder: Path, files: tuple[Path, ...], word: str = "") -> Run:
 
 def _are_unranked(files: Sequence[Path]) -> bool:
     """Return whether neither profiles nor their names tell ranks apart, as with runs of one process each."""
-    return len(files) > 1 and not ranks_by_name(files) and all(_rank(file) is None for file in files)
+    is_unclear = len(files) > 1 and (recorded_apart(files) or not ranks_by_name(files))
+    return is_unclear and all(_rank(file) is None for file in files)
 
 
 def _recordings(files: Sequence[Path]) -> list[list[Path]]:

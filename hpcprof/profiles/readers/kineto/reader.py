@@ -198,11 +198,15 @@ def _load(path: Path, translate: Callable[[Batch], Batch] | None) -> tuple[Trace
         if path.name == MERGED:
             raise NotATrace("holds the traces of all ranks, for viewers: give those of the ranks.")
         stream = TraceStream(file)
+        has_phases = False
         for batch in stream.batches():
+            has_phases = has_phases or any(event is not None and event.ph for event in batch)
             events.add(translate(batch) if translate else batch)
         if not events.count and "schemaVersion" not in stream.properties:
             raise NotATrace("has no events, so nothing was recorded.")
         if events.foreign and "schemaVersion" not in stream.properties:
+            if not has_phases:
+                raise NotATrace(f"is no trace: none of its {counted(events.count, 'value')} is an event.")
             raise NotATrace(
                 "is a Chrome trace, but not one of the PyTorch profiler: "
                 f"none of its {counted(events.count, 'event')} has a category that PyTorch writes."

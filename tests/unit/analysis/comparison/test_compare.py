@@ -15,6 +15,7 @@ from scipy.stats import ttest_ind
 from benchmarks.comparison import ABBA, TURNS, Case
 from benchmarks.comparison import verdict as benchmark_verdict
 from hpcprof.analysis.comparison.compare import compare, drifts, independent, noise_of, paired_estimate, turns
+from hpcprof.analysis.comparison.run_differences import unlike_steps, without_steps
 from hpcprof.analysis.framework.outcome import analyze_across
 from hpcprof.analysis.framework.registry import ACROSS_RUNS
 from hpcprof.analysis.framework.run_data import RunData
@@ -499,6 +500,29 @@ def test_captures_of_different_length_without_steps_are_compared_by_the_time_of_
     assert "whether the program takes longer is unknown" in outcome.reason
     # As long as each other, they are compared by their span.
     assert compare([capture(40)] * 2, [capture(40)] * 2).rows["metric"].iloc[0] == "span_ns"
+
+
+@pytest.mark.parametrize(
+    ("name", "kernels", "unlike"), [("level", 72, True), ("level", 2, False), ("row", 72, False)]
+)
+def test_steps_that_are_other_parts_of_the_program_are_not_compared(
+    name: str, kernels: int, unlike: bool
+) -> None:
+    """As in the public caoye310/Lower-Triangular-Solves: a launch on one side, a level on the other."""
+
+    def stepped(name: str, kernels: int) -> RunData:
+        found = run("stepped")
+        tables = {
+            "step_times": pd.DataFrame([{"rank": 0, "step": step, "wall_ns": 1000} for step in range(10)]),
+            "step_ranges": pd.DataFrame([{"rank": 0, "range": name, "source": "automatic", "chosen": 1}]),
+            "kernels": pd.DataFrame([{"rank": 0, "instances": 10 * kernels, "total_ns": 1000}]),
+        }
+        return replace(found, tables={**found.tables, **tables})
+
+    sentence = unlike_steps([stepped("row", 1)], [stepped(name, kernels)])
+    assert sentence.startswith("a step is row with 1 kernel in A and level with 72 kernels in B") is unlike
+    assert bool(sentence) is unlike
+    assert not len(without_steps(stepped(name, kernels)).tables["step_times"])
 
 
 @pytest.mark.parametrize("earlier", [0, 10])

@@ -959,3 +959,12 @@ def test_the_most_blocks_of_a_kernel_are_known_where_the_profile_has_shapes() ->
     assert most_blocks([whole], "kernel") == 0 and most_blocks([whole], "add") == 0
     # A kernel of one thread, which an export of nsys tells from one without a shape.
     assert most_blocks([replace(exported, strings=strings)], "add") == 1
+
+
+def test_steps_on_a_device_that_is_not_read_are_steps() -> None:
+    (timeline,) = simulate([[Place("forward", (Host(MS),))]], STEPS).values()
+    unread = Loss(LossKind.CATEGORY, Subject.EVENT, 5, None, "mtia_runtime")
+    origin = replace(timeline.origin, losses=(unread,))
+    found = explain_run(inputs_of({0: replace(timeline, origin=origin)}))[0]
+    assert found.step.steps == STEPS
+    assert conclusion(found)[0].startswith("Savings are unknown: without work on a GPU")

@@ -258,6 +258,9 @@ def test_kernels_of_one_name_that_take_a_third_of_the_step_are_named() -> None:
     kernel = explained([Host(10 * US), Place("backward", kernels)]).step.kernel
     assert kernel and (kernel.name, kernel.where) == ("histogram_kernel", "backward")
     assert kernel.share_pct == pytest.approx(75, abs=2)
+    parts = tuple(Place(f"phase {part}", (Launch(MS, name=first),)) for part in "abc")
+    spread = explained([Host(10 * US), Place("forward", parts), Launch(MS, name=first)]).step.kernel
+    assert spread and spread.where == "forward"
     even = (Launch(MS, name=first), product(MS), Launch(MS, name="scan"), Launch(MS, name="sort"))
     assert explained([Place("backward", even)]).step.kernel is None
 
@@ -559,3 +562,16 @@ def test_conversions_in_a_place_without_products_are_what_it_is_for() -> None:
     cast = Place("data", (Launch(9 * MS, name=CAST),))
     step: list[Instruction] = [cast, Place("forward", (product(4 * MS),))]
     assert Cause.TYPE_CONVERSION not in {item.cause for item in explained(step).findings}
+
+
+def test_kernels_of_another_stream_stay_behind_the_work_for_which_the_host_waited() -> None:
+    first, second = ((Host(100 * US), Launch(MS, stream)) for stream in (7, 9))
+    waiting, events = (
+        [Place("levels", (*first, after_first, *second, after_second)), Place("tail", (Launch(MS),))]
+        for after_first, after_second in ((Wait(7), Wait(9)), (StreamWait(9, 7), StreamWait(7, 9)))
+    )
+    found, without = explained(waiting), explained(events)
+    saving = (found.step.elapsed_ns or 0) - (without.step.elapsed_ns or 0)
+    (finding,) = found.shown()
+    assert (finding.cause, finding.where) == (Cause.HOST_SYNC, "levels")
+    assert finding.saving_ns == pytest.approx(saving, rel=0.05)

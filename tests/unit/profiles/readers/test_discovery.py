@@ -179,6 +179,10 @@ def test_databases_and_tables_of_other_tools_are_named_by_how_they_begin(tmp_pat
         ('[{"name": "main", "pid": 1, "tid": 1, "ts": 1.0, "ph": "X", "dur": 9}]', "a Chrome trace"),
         ('{"$schema":"https://www.speedscope.app/file-format-schema.json","profiles":[]}', "speedscope"),
         ('[{"args":{"line":1},"cat":"py-spy","name":"f","ph":"B","ts":1}]', "py-spy"),
+        (
+            '[{"id":1,"timestamps":[{"name":"HTTP_RECV_START","ns":24329}]},{"id":1}]',
+            "Triton Inference Server",
+        ),
         ('{"start_time": 1.0, "duration": 2, "root_frame": {"function": "f"}}', "pyinstrument"),
         ('{"traceEvents": [{"ph": "X", "name": "f", "cat": "FEE", "ts": 3}]}', "trace of VizTracer"),
         (

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from hpcprof.profiles.readers.discovery import find_profiles
 from hpcprof.results.collect.profile_ranks import ranks_by_name
 from hpcprof.results.collect.run_profiles import runs_below, runs_in, runs_of_files, several_runs_sentence
@@ -30,6 +32,16 @@ def test_recordings_of_the_same_processes_are_runs_in_the_order_of_time(tmp_path
     runs = runs_in(tmp_path)
     assert "is 2 runs, one for each recording" in several_runs_sentence(runs)
     assert [run.id for run in runs_in(tmp_path)] == [run.id for run in runs]
+
+
+@pytest.mark.parametrize(("second", "runs"), [(1672918364334, 2), (1672918347334, 1)])
+def test_processes_of_one_host_that_were_recorded_one_after_another_are_runs(
+    tmp_path: Path, second: int, runs: int
+) -> None:
+    """As in the public EpsilonPiDelta/mlops_1: a program that was started twice, without ranks."""
+    trace(tmp_path, "node1_6695.1672918347213.pt.trace.json", None)
+    trace(tmp_path, f"node1_6759.{second}.pt.trace.json", None)
+    assert len(runs_in(tmp_path)) == runs
 
 
 def test_recordings_of_one_file_each_are_named_by_their_files(tmp_path: Path) -> None:

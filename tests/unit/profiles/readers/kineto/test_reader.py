@@ -331,6 +331,8 @@ def test_a_chrome_trace_of_another_program_is_refused(tmp_path: Path, category: 
         read(path)
     with pytest.raises(DamagedInput, match="has no events, so nothing was recorded"):
         read(write(path))
+    with pytest.raises(DamagedInput, match=r"is no trace: none of its 1 value is an event"):
+        read(write(path, {"id": 1, "cat": category}))
     # Chrome's format allows the list alone.
     path.write_text(json.dumps([event]))
     with pytest.raises(DamagedInput, match="none of its 1 event has a category"):
