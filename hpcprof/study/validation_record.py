@@ -11,7 +11,8 @@ from hpcprof.submit.sites.model import Site
 from hpcprof.workloads.ddp.faults import BLOCKS
 
 _CAPTURED_STEPS = 20
-_STEPS_PER_EPOCH = 24
+_STEPS_PER_EPOCH = 66
+"""Before the captured ones in the middle, twice ten steps are timed without the profiler."""
 
 
 class ValidationRun(msgspec.Struct, frozen=True):

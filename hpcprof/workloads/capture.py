@@ -30,7 +30,13 @@ import torch
 
 from hpcprof.common.atomic import replacing, write_atomically
 from hpcprof.node import step_lines
-from hpcprof.node.hooks.torch_hook.step_windows import Nvtx, Roctx, Unitrace
+from hpcprof.node.hooks.torch_hook.step_windows import (
+    Nvtx,
+    Roctx,
+    StepsAlone,
+    Unitrace,
+    note_of_steps_alone,
+)
 from hpcprof.node.step_lines import StepLines
 from hpcprof.workloads.rankenv import RankEnvironment, RankProfiler
 
@@ -42,6 +48,9 @@ _RUNNERS: dict[RankProfiler, Nvtx | Roctx | Unitrace] = {
     RankProfiler.UNITRACE: Unitrace(),
 }
 """Switches of the profilers that run the program."""
+
+_FREE_UNTIL_STARTED = (RankProfiler.NSYS, RankProfiler.TORCH)
+"""Profilers that cost nothing before they record."""
 
 
 @functools.cache
@@ -88,7 +97,8 @@ class Capture:
     stops around those instead, with the same barriers.
 
     In a run of hpcprof, the times of the steps are also written while the program runs, at most once a second
-    (`hpcprof.node.step_lines`).
+    (`hpcprof.node.step_lines`), and those of the steps before the first selected one are noted as steps
+    without the profiler, if these are seven or more.
 
     Shortly before the walltime limit of the job the profiler stops at the end of a step, and the PyTorch
     profiler writes its trace, while the steps go on. No barrier is passed, since the ranks may be in
@@ -117,6 +127,10 @@ class Capture:
         self._running = self._capturing = False
         self._torch_profile: Any = None
         self._traces = 0
+        self._steps_alone: StepsAlone | None = None
+        if environment.run_dir is not None and self._chosen and self._profiler in _FREE_UNTIL_STARTED:
+            note = note_of_steps_alone(environment.run_dir, rank)
+            self._steps_alone = StepsAlone.before(self._chosen[0][0], synchronize, note)
         self._lines = step_lines.current = StepLines(environment.run_dir, rank)
         hook: Any = sys.modules.get("hpcprof_pulse")
         if hook is not None:
@@ -138,6 +152,8 @@ class Capture:
         self._lines.begin()
         yield
         self._lines.end(self._step)
+        if self._steps_alone is not None:
+            self._steps_alone.ended(self._step + 1)
         if self._torch_profile is not None:
             self._torch_profile.step()
         if any(self._step == last for _, last in self._chosen):

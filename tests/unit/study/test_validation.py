@@ -34,7 +34,7 @@ def test_a_profiled_run_has_one_fault_and_few_steps() -> None:
     given = parse(profiled_arguments("gc:objects=9"))
     assert (given.fault, given.fault_blocks) == ("gc:objects=9", False)
     assert given.capture_steps
-    assert given.capture_steps <= given.steps_per_epoch == 24
+    assert given.capture_steps <= given.steps_per_epoch == 66
 
 
 @pytest.mark.parametrize(

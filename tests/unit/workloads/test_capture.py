@@ -116,6 +116,23 @@ def test_each_span_of_steps_is_a_trace_of_its_own(tmp_path: Path) -> None:
     assert iterations(tmp_path / "cycle1/r.trace.json.gz") == 3
 
 
+@pytest.mark.parametrize(("first", "spans"), [(12, [4, 5]), (6, None)])
+def test_the_steps_before_the_first_chosen_one_are_noted_without_the_profiler(
+    first: int, spans: list[int] | None, tmp_path: Path
+) -> None:
+    asked = RankEnvironment(
+        profiler=RankProfiler.TORCH,
+        profile_output=tmp_path / "r",
+        capture_steps=((first, first + 1), (first + 4, first + 4)),
+        run_dir=tmp_path,
+    )
+    (tmp_path / "state").mkdir()
+    run_steps(asked, first + 5)
+    note = tmp_path / "state/alone/rank00000.json"
+    noted = json.loads(note.read_text()) if note.exists() else []
+    assert ([span["steps"] for span in noted] or None) == spans
+
+
 def test_every_rank_passes_the_barriers_of_chosen_steps(tmp_path: Path) -> None:
     plain = RankEnvironment(capture_steps=((1, 2),))
     assert run_steps(plain, 4) == ["barrier", "0", "barrier", "barrier", "1", "2", "barrier", "3"]

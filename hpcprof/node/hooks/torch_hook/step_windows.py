@@ -206,6 +206,19 @@ class StepsAlone:
                 self._path.parent.mkdir(exist_ok=True)
                 self._path.write_text(json.dumps(self._spans))
 
+    @classmethod
+    def before(cls, window: int, synchronize: Callable[[], None], path: Path) -> StepsAlone | None:
+        """Return what times the steps before the step ``window``; None if they are too few."""
+        begin = max(_WARM_UP_STEPS, window - _MAX_ALONE_STEPS)
+        if window - begin < _MIN_ALONE_STEPS:
+            return None
+        return cls((begin, (begin + window) // 2, window), synchronize, path)
+
+
+def note_of_steps_alone(run: Path, rank: int) -> Path:
+    """Return the file in the folder of a run for the steps alone of a rank."""
+    return run / "state" / "alone" / f"rank{rank:05d}.json"
+
 
 class SessionWindow:
     """The window of a program that is recorded from its start on: its end, and the steps after it.
@@ -311,10 +324,7 @@ class StepWindows:
         self._process = os.getpid()
         self._alone: StepsAlone | None = None
         if alone is not None and self._spans:
-            first = min(self._spans)[0]
-            begin = max(_WARM_UP_STEPS, first - _MAX_ALONE_STEPS)
-            if first - begin >= _MIN_ALONE_STEPS:
-                self._alone = StepsAlone((begin, (begin + first) // 2, first), self._synchronize, alone)
+            self._alone = StepsAlone.before(min(self._spans)[0], self._synchronize, alone)
         # Most callbacks come while nothing is recorded, when ranges cost next to nothing.
         gc.callbacks.append(GarbageRanges(switch.begin_range, switch.end_range))
         self._window: SessionWindow | None = None

@@ -15,7 +15,7 @@ from typing import Any
 
 # Relative, since the hook's folder in a run is no part of hpcprof.
 from .recorder import Recorder, chosen_spans
-from .step_windows import Nvtx, Roctx, StepWindows, Unitrace
+from .step_windows import Nvtx, Roctx, StepWindows, Unitrace, note_of_steps_alone
 
 _LOOK_S = 0.1
 _SWITCHES = {"nsys": Nvtx, "ncu": Nvtx, "rocprofv3": Roctx, "unitrace": Unitrace}
@@ -76,7 +76,7 @@ def _notes() -> tuple[Path | None, tuple[Path, Path] | None]:
     window = os.environ.get("HPCPROF_WINDOW")
     notes = (Path(window), Path(run, "state", "window")) if window else None
     costs = os.environ.get("HPCPROF_PROFILER") != "nsys"
-    return None if costs else Path(run, "state", "alone", f"rank{int(rank):05d}.json"), notes
+    return None if costs else note_of_steps_alone(Path(run), int(rank)), notes
 
 
 def start(torch: Any, pulse: Any, is_child: bool) -> Recorder | None:
