@@ -92,7 +92,7 @@ from hpcprof.profiles.columns.unique import name_matches
 from hpcprof.profiles.kernel_names import plain_name
 from hpcprof.profiles.losses import LAUNCH_KINDS, LossKind, Subject
 from hpcprof.profiles.readers.nsys import NSYS
-from hpcprof.profiles.timeline import Category, Floats, Timeline
+from hpcprof.profiles.timeline import Floats, Timeline
 
 _MOSTLY_COMPUTE_PCT = 50.0
 """Minimum share of a step for compute to be most of it, in percent."""
@@ -390,8 +390,8 @@ def _main_kernel(scene: Scene, elapsed: int, profiler: str) -> MainKernel | None
     # Work without a name has the last one.
     names, number = np.unique([*map(plain_name, graph.names), ""], return_inverse=True)
     step = work.step - graph.calls.step[graph.front_call[0, 0]]
-    counts = (work.category == Category.COMP) & (step >= 0) & (step < graph.steps)
-    time, name = np.where(counts, work.end - work.start, 0), number[work.name]
+    counts = work.is_compute & (step >= 0) & (step < graph.steps)
+    time, name = np.where(counts, work.time, 0), number[work.name]
     total = np.bincount(name, time, len(names))
     share = 100 * float(total.max()) / (elapsed * graph.steps * len(graph.ranks))
     if share < MIN_MAIN_KERNEL_PCT:
@@ -402,7 +402,7 @@ def _main_kernel(scene: Scene, elapsed: int, profiler: str) -> MainKernel | None
     device = " ".join([profiler, *(gpu.name for gpu in gpus)])
     # The timelines of the other ranks need not have been read.
     blocks = most_blocks([scene.timelines[rank] for rank in graph.ranks], kernel)
-    units = min((gpu.sm_count for gpu in gpus if gpu.sm_count), default=0)
+    units = scene.multiprocessors
     few = (blocks, units) if 0 < blocks < units else ()
     return MainKernel(kernel, round(min(share, 100.0), 3), where, measured_by_ncu(kernel, device), *few)
 

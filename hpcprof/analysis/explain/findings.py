@@ -336,7 +336,7 @@ class Search:
         graph = self.replay.graph
         front = graph.front_call
         first = int(graph.calls.step[front[0, 0]])
-        edges = np.flatnonzero(np.isin(graph.edges.kind, (EdgeKind.HOST, EdgeKind.CALL)))
+        edges = graph.edges.of(EdgeKind.HOST, EdgeKind.CALL)
         call, less = graph.edges.row[edges], (times.lag - changed.lag)[edges]
         # A pause may lie at the end of the step before that of its call.
         pause, longest = graph.calls.step.copy(), np.argsort(graph.pieces.length, kind="stable")

@@ -138,13 +138,11 @@ class Uncertainty(msgspec.Struct, frozen=True):
     def _host_share(self, times: Times, change: Callable[[Times], Times], saving: float) -> float:
         """Return the share of a saving that follows the host, which also moves pageable memory."""
         graph = self.replay.graph
-        host_edges = np.isin(graph.edges.kind, (EdgeKind.HOST, EdgeKind.CALL))
+        host_edges = graph.edges.of(EdgeKind.HOST, EdgeKind.CALL)
         by_host = graph.work.host_memory == HostMemory.PAGEABLE
 
         def slower(times: Times) -> Times:
-            longer = np.rint(times.lag[host_edges] * _SLOWER_HOST).astype(np.int64)
-            alone = np.where(by_host, times.alone * _SLOWER_HOST, times.alone)
-            return times.set_lag(host_edges, longer).with_alone(alone)
+            return times.scale_lag(host_edges, _SLOWER_HOST).scale_alone(by_host, _SLOWER_HOST)
 
         longer = self.time(slower(times)) - self.time(slower(change(times)))
         return min(1.0, abs(longer / saving - 1) / (_SLOWER_HOST - 1)) if saving > 0 else 0.0

@@ -78,7 +78,7 @@ def mpi_graph(
         activities[rank] = RankActivity(
             *(timeline, calls, Work.empty(), pieces, places, run.calls.names, streams, part.fronts, NONE)
         )
-        host = concatenate(Edges, host_edges(calls, calls.end - calls.start))
+        host = concatenate(Edges, host_edges(calls, calls.time))
         edges[rank] = RankEdges(host, 0, 0, np.empty(0, np.int64))
     # The calls are on the common clock.
     common = CommonClock({}, {}, dict.fromkeys(timelines, 0))

@@ -219,7 +219,7 @@ class MpiNeeds:
         )
         moment = calls.start[sent]
         late = (np.diff(moment) < 0) & (run[1:] == run[:-1])
-        transfer = calls.end - calls.start - self.waits
+        transfer = calls.time - self.waits
         parts = [np.empty((3, 0), np.int64)]
         for number in np.unique(run[1:][late]).tolist():
             rows = np.flatnonzero(run == number)

@@ -55,7 +55,7 @@ class MpiRemovals:
     def transfer(self) -> Ints:
         """The time of each call after everything that it needs has come, in ns."""
         calls = self.graph.calls
-        return np.where(self._is_call, calls.end - calls.start - self.part.wait, 0)
+        return np.where(self._is_call, calls.time - self.part.wait, 0)
 
     @cached_property
     def size(self) -> Ints:
@@ -123,7 +123,7 @@ class MpiRemovals:
     def less_transfer(self, times: Times, less: Ints | Floats) -> Times:
         """Shorten the transfer of calls by ``less`` ns each."""
         edges = self.graph.edges
-        rows = np.flatnonzero(np.isin(edges.kind, (EdgeKind.MESSAGE, EdgeKind.RENDEZVOUS)))
+        rows = edges.of(EdgeKind.MESSAGE, EdgeKind.RENDEZVOUS)
         call_edges = self.removals.edge_of_call[EdgeKind.CALL]
         short = np.rint(less).astype(np.int64)
         lag = times.lag.copy()

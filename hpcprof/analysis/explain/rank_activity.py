@@ -55,6 +55,11 @@ class HostCalls(Table):
     others: Ints
 
     @property
+    def time(self) -> Ints:
+        """The time from the start of each call to its end, in ns."""
+        return self.end - self.start
+
+    @property
     def gap(self) -> Ints:
         """The time between each call and the one that it follows, in ns; 0 for the first ones."""
         return np.where(self.before == NONE, 0, self.start - self.end[self.before])
@@ -82,6 +87,23 @@ class Work(Table):
     place: Ints
     step: Ints
     before: Ints
+
+    @property
+    def time(self) -> Ints:
+        """The time of each operation in ns."""
+        return self.end - self.start
+
+    @property
+    def is_compute(self) -> Mask:
+        """Mask of the kernels that compute."""
+        mask: Mask = self.category == Category.COMP
+        return mask
+
+    @property
+    def is_communication(self) -> Mask:
+        """Mask of the operations that communicate."""
+        mask: Mask = self.category == Category.COMM
+        return mask
 
 
 @dataclass(frozen=True)

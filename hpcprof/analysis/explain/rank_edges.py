@@ -58,6 +58,10 @@ class Edges(Table):
     kind: Ints
     row: Ints
 
+    def of(self, *kinds: EdgeKind) -> Ints:
+        """Return the rows of the edges of some kinds."""
+        return np.flatnonzero(np.isin(self.kind, kinds))
+
 
 @dataclass(frozen=True)
 class RankEdges:
@@ -111,7 +115,7 @@ def _device_edges(calls: HostCalls, work: Work, events: Ints, node: Ints) -> tup
     ``node`` has the nodes of the starts of operations.
     """
     # A call with long work of its own, such as the load of a module, launches at its end.
-    time = (calls.end - calls.start)[work.call]
+    time = calls.time[work.call]
     usual = _median(time, 0)
     slow = (time > max(_HELD_TIMES * usual, _MAX_BACKLOG_NS)) & (work.start >= calls.end[work.call])
     launched = np.where(slow, calls.end[work.call] - usual, calls.start[work.call])
@@ -158,7 +162,7 @@ def _device_edges(calls: HostCalls, work: Work, events: Ints, node: Ints) -> tup
         edges_of(np.full_like(first, NONE), node[first], work.start[first], EdgeKind.FIXED, work.call[first]),
         edges_of(node[work.before[after]] + 1, node[after], (gap + late)[after], EdgeKind.STREAM, after),
         edges_of(node[source] + 1, node[target], event + late[target], EdgeKind.EVENT, target),
-        edges_of(node, node + 1, work.end - work.start, EdgeKind.RUN, all_rows),
+        edges_of(node, node + 1, work.time, EdgeKind.RUN, all_rows),
     ]
     is_late = after[late[after] > 0]
     unexplained = difference(union(expected[is_late], work.start[is_late]), union(work.start, work.end))
@@ -182,13 +186,13 @@ def _waiting_calls(calls: HostCalls, work: Work, waits: "WaitedWork", node: Ints
     until = np.full(len(calls), EARLIEST)
     np.maximum.at(until, call, work.end[row])
     waited = until > calls.start + _RETURN_NS
-    call_time = calls.end - calls.start
+    call_time = calls.time
     lag = np.zeros(len(calls), np.int64)
     for name in np.unique(calls.name[call]).tolist():
         is_call = (calls.name == name) & (until != EARLIEST)
         held, free = is_call & waited, is_call & ~waited
         lag[is_call] = _median((calls.end - until)[held], _RETURN_NS)
-        call_time[held] = np.minimum(call_time[held], _median((calls.end - calls.start)[free], _RETURN_NS))
+        call_time[held] = np.minimum(call_time[held], _median(calls.time[free], _RETURN_NS))
     launch, launched = blocking[calls.kind[blocking[:, 0]] == CallKind.LAUNCH].T
     call_time[launch] = np.maximum(work.start[launched] - calls.start[launch], 0)
     late = calls.end - np.maximum(calls.start + call_time, until + lag)
@@ -271,7 +275,7 @@ def _blocking_calls(calls: HostCalls, work: Work) -> Ints:
     Copies return some µs before. Launches count only if nearly all wait (`_MIN_BLOCKING_SHARE`), as with
     ``CUDA_LAUNCH_BLOCKING=1``: a single one may last longer than a short operation without waiting.
     """
-    kind, end, time = calls.kind[work.call], calls.end[work.call], work.end - work.start
+    kind, end, time = calls.kind[work.call], calls.end[work.call], work.time
     copies, launches = (work.category == Category.MEM) & (kind == CallKind.COPY), kind == CallKind.LAUNCH
     almost = work.end - np.where(copies, np.minimum(ODD_NS, time // 2), 0)
     held, long = (end >= almost) & (work.start < end), launches & (time > ODD_NS)

@@ -54,7 +54,7 @@ class Removals:
         """The edges of each call by kind: from the call before (`HOST`), and for its own time (`CALL`)."""
         edges = {}
         for kind in (EdgeKind.HOST, EdgeKind.CALL):
-            rows = np.flatnonzero(self.graph.edges.kind == kind)
+            rows = self.graph.edges.of(kind)
             edge_of = np.full(len(self.graph.calls), NONE)
             edge_of[self.graph.edges.row[rows]] = rows
             edges[kind] = edge_of
@@ -183,13 +183,10 @@ class Removals:
 
     def communication(self, times: Times, factor: Floats) -> Times:
         """Scale the time that each operation communicates, without what it waits for others."""
-        edges = self.graph.edges
-        rows = np.flatnonzero(edges.kind == EdgeKind.TRANSFER)
-        scaled = times.set_lag(rows, np.rint(times.lag[rows] * factor[edges.row[rows]]).astype(np.int64))
-        alone = scaled.alone.copy()
-        communicates = self.graph.work.category == Category.COMM
-        alone[communicates] *= factor[communicates]
-        return scaled.with_alone(alone)
+        edges, communicates = self.graph.edges, self.graph.work.is_communication
+        rows = edges.of(EdgeKind.TRANSFER)
+        scaled = times.scale_lag(rows, factor[edges.row[rows]])
+        return scaled.scale_alone(communicates, factor[communicates])
 
     def late_host(self, times: Times, rank: int) -> Times:
         """Give a rank the median host times of the other ranks, by step and place."""
@@ -235,11 +232,10 @@ class Removals:
 
     def _scaled_compute(self, times: Times, ratio: Callable[[_Shares], Floats]) -> Times:
         work = self.graph.work
-        rows = np.flatnonzero(work.category == Category.COMP)
+        rows = np.flatnonzero(work.is_compute)
         step, place, finer = work.step[rows], work.place[rows], (work.name[rows], work.grid[rows])
-        alone, ranks = times.alone.copy(), len(self.graph.ranks)
-        alone[rows] *= ratio(_Shares.of(step, place, finer, self.graph.work_rank[rows], alone[rows], ranks))
-        return times.with_alone(alone)
+        rank, ranks = self.graph.work_rank[rows], len(self.graph.ranks)
+        return times.scale_alone(rows, ratio(_Shares.of(step, place, finer, rank, times.alone[rows], ranks)))
 
 
 @dataclass(frozen=True)

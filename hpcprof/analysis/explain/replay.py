@@ -52,11 +52,19 @@ class Times:
         """Return the times with other times of the operations."""
         return replace(self, alone=alone)
 
+    def set_alone(self, rows: Ints | Mask, alone: Floats | float) -> Times:
+        """Return the times with other times of some operations."""
+        changed = self.alone.copy()
+        changed[rows] = alone
+        return self.with_alone(changed)
+
+    def scale_alone(self, rows: Ints | Mask, factor: Floats | float) -> Times:
+        """Return the times with those of some operations multiplied by a factor."""
+        return self.set_alone(rows, self.alone[rows] * factor)
+
     def without_work(self, rows: Ints) -> Times:
         """Return the times with no time for some operations."""
-        alone = self.alone.copy()
-        alone[rows] = 0
-        return self.with_alone(alone)
+        return self.set_alone(rows, 0)
 
     def without(self, edges: Ints | Mask) -> Times:
         """Return the times in which nothing waits along some edges."""
@@ -67,6 +75,10 @@ class Times:
         changed = self.lag.copy()
         changed[edges] = lag
         return replace(self, lag=changed)
+
+    def scale_lag(self, edges: Ints | Mask, factor: Floats | float) -> Times:
+        """Return the times with the lags of some edges multiplied by a factor."""
+        return self.set_lag(edges, np.rint(self.lag[edges] * factor).astype(np.int64))
 
 
 @dataclass(frozen=True)
@@ -178,8 +190,7 @@ class Replay:
     @cached_property
     def _runs(self) -> Ints:
         """The edge along which each operation runs, -1 for a coupled collective."""
-        result = np.full(len(self.graph.work), -1)
-        edges = np.flatnonzero(self.graph.edges.kind == EdgeKind.RUN)
+        result, edges = np.full(len(self.graph.work), -1), self.graph.edges.of(EdgeKind.RUN)
         result[self.graph.edges.row[edges]] = edges
         return result
 
@@ -187,8 +198,8 @@ class Replay:
     def slowdown(self) -> Floats:
         """The share of its time beside communication that each operation loses to it."""
         work = self.graph.work
-        time = (work.end - work.start).astype(float)
-        compute = work.category == Category.COMP
+        time = work.time.astype(float)
+        compute = work.is_compute
         beside = quotient(self._overlap_factor, time)
         _, kind = numbered_rows(work.name, work.grid)
         ratio = _ratios(kind, time, beside, compute)
@@ -197,8 +208,7 @@ class Replay:
     @cached_property
     def measured(self) -> Times:
         """The times as they were measured."""
-        work = self.graph.work
-        return Times(self.graph.edges.lag, (work.end - work.start) - self.lost)
+        return Times(self.graph.edges.lag, self.graph.work.time - self.lost)
 
     @cached_property
     def lost(self) -> Floats:

@@ -594,5 +594,5 @@ def _fronts(activities: Mapping[int, RankActivity], tables: JoinedRanks) -> Ints
 
 def _communication(activity: RankActivity, first: int) -> dict[int, int]:
     """Return the row in the run of each communication operation of a rank, by its start on its own clock."""
-    rows = np.flatnonzero(activity.work.category == Category.COMM)
+    rows = np.flatnonzero(activity.work.is_communication)
     return dict(zip(activity.work.start[rows].tolist(), (rows + first).tolist(), strict=True))

@@ -68,6 +68,11 @@ class Scene:
             self._computed[compute] = compute(self)
         return self._computed[compute]  # type: ignore[return-value]
 
+    @cached_property
+    def multiprocessors(self) -> int:
+        """The multiprocessors of the smallest GPU, 0 if unknown."""
+        return min((gpu.sm_count for gpus in self.gpus.values() for gpu in gpus if gpu.sm_count), default=0)
+
     def named(self, fits: Callable[[str], object]) -> Mask:
         """Return a mask of the operations whose name fits, shape (operations,)."""
         return self.graph.is_named(self.graph.work.name, fits)
@@ -76,28 +81,28 @@ class Scene:
         self,
         cause: CauseDeclaration,
         rows: Ints,
-        time: Ints | Floats,
+        time: Ints | Floats | None = None,
         less: Ints | Floats | None = None,
         advice: str = "",
     ) -> Iterator[Candidate]:
         """Yield the candidate of a cause in operations ``rows``, if there are any.
 
-        Without the cause, operations take ``less`` ns less, by default all of their time; those without any
-        time left are not launched either. ``time`` is the cause's own time in each operation, and the place
-        with most of it is the candidate's. Arrays have shape (n,).
+        ``time`` is the cause's own time in each operation, by default all of it, and the place with most of
+        it is the candidate's. Without the cause, operations take ``less`` ns less, by default that time;
+        those without any time left are not launched either. Arrays have shape (n,).
         """
         if not len(rows):
             return
         work, rank = self.graph.work, self.graph.work_rank[rows]
+        time = work.time[rows] if time is None else time
         where, ranks = self.mostly(work.place[rows], time), self.ranks_of_most(rank, time)
         has_cause = np.isin(rank, ranks)
         chosen, removed_ns = rows[has_cause], (time if less is None else less)[has_cause]
-        whole = chosen[removed_ns >= (work.end - work.start)[chosen]]
+        whole = chosen[removed_ns >= work.time[chosen]]
 
         def remove(times: Times) -> Times:
-            alone = times.alone.copy()
-            alone[chosen] = np.maximum(alone[chosen] - removed_ns, 0.0)
-            return self.removals.without_launches(times.with_alone(alone), whole)
+            shorter = times.set_alone(chosen, np.maximum(times.alone[chosen] - removed_ns, 0.0))
+            return self.removals.without_launches(shorter, whole)
 
         yield self.candidate(cause, where, remove, rank, time, ranks=ranks, advice=advice)
 
@@ -196,7 +201,7 @@ class Scene:
         work, calls = self.graph.work, self.graph.calls
         rows = np.flatnonzero((work.category == Category.MEM) & np.isin(work.call, self.graph.blocked))
         call = work.call[rows]
-        held = call[2 * (work.end[rows] - work.start[rows]) < calls.end[call] - calls.start[call]]
+        held = call[2 * work.time[rows] < calls.time[call]]
         return np.union1d(held, self.graph.blocked[calls.kind[self.graph.blocked] == CallKind.LAUNCH])
 
     def mostly_outside_mpi(self, time: Ints | Floats) -> str:

@@ -147,22 +147,19 @@ class _Changer:
     def _copies(self, times: Times, change: Change) -> Times:
         if not change.factor:
             times = self.removals.copies(times, "")
-        return self._scale_times(times, self.graph.work.category == Category.MEM, change.factor)
+        return times.scale_alone(self.graph.work.category == Category.MEM, change.factor)
 
     def _kernels(self, times: Times, change: Change) -> Times:
         work = self.graph.work
         rows = self._mask_of_names(change.pattern, work.name, "kernel")
         times = self.removals.communication(times, np.where(rows, change.factor, 1.0))
-        return self._scale_times(times, rows & (work.category != Category.COMM), change.factor)
-
-    def _scale_times(self, times: Times, rows: Mask, factor: float) -> Times:
-        return times.with_alone(np.where(rows, times.alone * factor, times.alone))
+        return times.scale_alone(rows & ~work.is_communication, change.factor)
 
     def _calls(self, times: Times, change: Change) -> Times:
         """Scale the own time of calls; calls scaled to no time do not wait either."""
         calls = np.flatnonzero(self._mask_of_names(change.pattern, self.graph.calls.name, "API call"))
         edges = self.removals.edge_of_call[EdgeKind.CALL][calls]
-        scaled = times.set_lag(edges, np.rint(times.lag[edges] * change.factor).astype(np.int64))
+        scaled = times.scale_lag(edges, change.factor)
         return scaled if change.factor else self.removals.waits(scaled, calls)
 
     def _mpi(self, times: Times, change: Change) -> Times:
@@ -182,15 +179,13 @@ class _Changer:
         """Scale the kernels that a range launches, or let the last of them take longer in each step."""
         graph, work = self.graph, self.graph.work
         inside = np.any([self.removals.inside(place) for place in self._places(change.pattern)], axis=0)
-        computes = (work.category == Category.COMP) & inside[work.place]
+        computes = work.is_compute & inside[work.place]
         if not computes.any():
             raise UsageError(f"the range {change.pattern!r} launches no kernels in the replayed steps.")
-        scaled, rows = self._scale_times(times, computes, change.factor), np.flatnonzero(computes)
+        scaled, rows = times.scale_alone(computes, change.factor), np.flatnonzero(computes)
         rows = rows[np.lexsort((work.start[rows], work.step[rows], graph.work_rank[rows]))]
         last = rows[ends_run(graph.work_rank[rows], work.step[rows])]
-        alone = scaled.alone.copy()
-        alone[last] += change.add_ns
-        return scaled.with_alone(alone)
+        return scaled.set_alone(last, scaled.alone[last] + change.add_ns)
 
     def _range(self, times: Times, change: Change) -> Times:
         for place in self._places(change.pattern):
@@ -212,6 +207,4 @@ class _Changer:
         begins = graph.calls.before[first] == NONE
         first = first + begins if begins.all() else first[~begins]
         edges = self.removals.edge_of_call[EdgeKind.HOST][first]
-        lag = times.lag.copy()
-        lag[edges] += more_ns
-        return replace(times, lag=lag)
+        return times.set_lag(edges, times.lag[edges] + more_ns)

@@ -48,7 +48,7 @@ def candidates(scene: Scene) -> Iterator[Candidate]:
 def small_copies(scene: Scene, *, to_host: bool) -> Mask:
     """Return a mask of the short copies to the host, or of those elsewhere; shape (operations,)."""
     work = scene.graph.work
-    small: Mask = (work.category == Category.MEM) & (work.end - work.start < _SMALL_COPY_NS)
+    small: Mask = (work.category == Category.MEM) & (work.time < _SMALL_COPY_NS)
     small &= scene.named(lambda name: re.search(TO_HOST, name)) == to_host
     return small
 
@@ -75,7 +75,7 @@ def consecutive_copies(scene: Scene, place: str, small: Mask, cause: CauseDeclar
     count = round(len(copying) / graph.steps / len(scene.ranks))
     copied = f"{{where}} copies a value or some {count} times in each step, one copy after another."
     advice = f"{copied} Put them together, and copy all at once."
-    time = calls.end[removed_calls] - calls.start[removed_calls] + less[removed_calls]
+    time = calls.time[removed_calls] + less[removed_calls]
     remove = removal(scene, removed_calls, less, copies)
     yield scene.candidate(cause, place, remove, graph.call_rank[removed_calls], time, advice=advice)
 
@@ -95,7 +95,7 @@ def copies_in(scene: Scene, place: str) -> Candidate:
     """Return the copies between host and device that a place starts."""
     work, removals = scene.graph.work, scene.removals
     chosen = np.flatnonzero(removals.with_host & removals.inside(place)[work.place])
-    time = work.end[chosen] - work.start[chosen]
+    time = work.time[chosen]
     pinned = time[work.host_memory[chosen] == HostMemory.PINNED].sum()
     advice = _PINNED if pinned > _MIN_PINNED_SHARE * time.sum() else ""
     rows = _busiest_direction(scene, chosen)
@@ -108,9 +108,7 @@ def copies_in(scene: Scene, place: str) -> Candidate:
         if 2 * link_ns < float(np.mean(scene.replay.elapsed(scene.replay.unchanged))):
             return hidden
         rest_ns = float(np.mean(scene.replay.elapsed(scene.replay.moments(hidden, exact=False))))
-        alone = hidden.alone.copy()
-        alone[rows] = times.alone[rows] * max(1 - rest_ns / link_ns, 0.0)
-        return hidden.with_alone(alone)
+        return hidden.set_alone(rows, times.alone[rows] * max(1 - rest_ns / link_ns, 0.0))
 
     return scene.candidate(BLOCKING_COPY, place, remove, scene.graph.work_rank[chosen], time, advice=advice)
 
@@ -124,7 +122,7 @@ def _busiest_direction(scene: Scene, rows: Ints) -> Ints:
     pinned = rows[work.host_memory[rows] == HostMemory.PINNED]
     to_host = scene.named(lambda name: re.search(TO_HOST, name))[pinned]
     _, link = numbered_rows(rank[pinned], to_host.astype(np.int64))
-    time = np.bincount(link, work.end[pinned] - work.start[pinned], 1)
+    time = np.bincount(link, work.time[pinned], 1)
     busiest: Ints = pinned[link == time.argmax()]
     return busiest
 

@@ -30,7 +30,7 @@ def candidates(scene: Scene) -> Iterator[Candidate]:
 def _allocations(scene: Scene, place: str) -> Candidate:
     graph, calls, removals = scene.graph, scene.graph.calls, scene.removals
     chosen = removals.calls_in(place, ALLOCATING)
-    time = calls.end[chosen] - calls.start[chosen]
+    time = calls.time[chosen]
     # A pool that maps its memory in each step gives it back while the host waits for the GPU.
     waits = chosen[:0]
     if graph.is_named(calls.name[chosen], STREAM_ORDERED.search).any():

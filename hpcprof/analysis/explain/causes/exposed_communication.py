@@ -25,20 +25,20 @@ def candidates(scene: Scene) -> Iterator[Candidate]:
     """Yield the communication of GPUs by place, the transfer of MPI by call, and all of each."""
     if not scene.graph.is_of_host:
         work = scene.graph.work
-        used = map(scene.place, np.unique(work.place[work.category == Category.COMM]).tolist())
+        used = map(scene.place, np.unique(work.place[work.is_communication]).tolist())
         yield from (_on_gpu(scene, place) for place in sorted({*used, WHOLE_STEP}))
     yield from _in_mpi(scene)
 
 
 def _on_gpu(scene: Scene, place: str) -> Candidate:
     work = scene.graph.work
-    chosen = np.flatnonzero((work.category == Category.COMM) & scene.removals.inside(place)[work.place])
+    chosen = np.flatnonzero(work.is_communication & scene.removals.inside(place)[work.place])
     return scene.candidate(
         EXPOSED_COMMUNICATION,
         place,
         lambda times: _hide_communication(scene, times, place),
         scene.graph.work_rank[chosen],
-        (work.end - work.start)[chosen],
+        work.time[chosen],
     )
 
 
@@ -48,7 +48,7 @@ def _hide_communication(scene: Scene, times: Times, place: str) -> Times:
     In a step with few collectives (`_FEW_COLLECTIVES`), only the last part of the last one is exposed.
     """
     graph, work = scene.graph, scene.graph.work
-    chosen = (work.category == Category.COMM) & scene.removals.inside(place)[work.place]
+    chosen = work.is_communication & scene.removals.inside(place)[work.place]
     factor = np.where(chosen, 0.0, 1.0)
     rows = np.flatnonzero(chosen)
     _, group = numbered_rows(graph.work_rank[rows], work.step[rows])
@@ -65,16 +65,14 @@ def _slow_overlap(scene: Scene, times: Times, factor: Floats, place: str) -> Tim
     hidden = scene.once(_exposed_transfer) * (1 - factor)
     lost = scene.replay.lost
     share = float(np.average(scene.replay.slowdown, weights=lost)) if lost.any() else _USUAL_SLOWDOWN
-    compute = (work.category == Category.COMP) & scene.removals.inside(place)[work.place]
+    compute = work.is_compute & scene.removals.inside(place)[work.place]
     both = np.concatenate((np.flatnonzero(factor < 1), np.flatnonzero(compute)))
     _, group = numbered_rows(graph.work_rank[both], work.step[both])
     first, compute_group = np.split(group, [int((factor < 1).sum())])
     rows = both[len(first) :]
     longer = share * np.bincount(first, hidden[both[: len(first)]], int(group.max(initial=-1)) + 1)
     total = np.bincount(compute_group, times.alone[rows], len(longer))
-    alone = times.alone.copy()
-    alone[rows] *= 1 + quotient(longer, total)[compute_group]
-    return times.with_alone(alone)
+    return times.scale_alone(rows, 1 + quotient(longer, total)[compute_group])
 
 
 def _exposed_transfer(scene: Scene) -> Floats:
@@ -82,11 +80,11 @@ def _exposed_transfer(scene: Scene) -> Floats:
     graph, work = scene.graph, scene.graph.work
     edges = graph.edges
     exposed = np.zeros(len(work))
-    rows = np.flatnonzero(np.isin(edges.kind, (EdgeKind.TRANSFER, EdgeKind.RUN)))
+    rows = edges.of(EdgeKind.TRANSFER, EdgeKind.RUN)
     exposed[edges.row[rows]] = edges.lag[rows]
-    begin = np.where(work.category == Category.COMM, work.end - exposed.astype(np.int64), work.start)
+    begin = np.where(work.is_communication, work.end - exposed.astype(np.int64), work.start)
     exposed -= graph.beside(begin, work.end, Category.COMM, Category.COMP)
-    return np.where(work.category == Category.COMM, exposed, 0.0)
+    return np.where(work.is_communication, exposed, 0.0)
 
 
 def _in_mpi(scene: Scene) -> Iterator[Candidate]:

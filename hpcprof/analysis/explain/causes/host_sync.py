@@ -45,7 +45,7 @@ def _waiting_calls(scene: Scene, place: str, to_gpu: Ints) -> Candidate:
     is_held = removals.inside(place)[graph.calls.place[held_calls]]
     waiting = np.union1d(removals.calls_in(place, waits), held_calls[is_held])
     held = np.intersect1d(waiting, graph.blocked)
-    time = graph.calls.end[held] - graph.calls.start[held]
+    time = graph.calls.time[held]
     uploads = np.isin(held, to_gpu) | np.isin(graph.calls.before[held], to_gpu)
     launching = 2 * time[graph.calls.kind[held] == CallKind.LAUNCH].sum() > time.sum()
     cause = _BLOCKING_LAUNCHES if launching else HOST_SYNC
@@ -71,7 +71,7 @@ def _repeated_reads(scene: Scene, place: str) -> Iterator[Candidate]:
         return
     feeding = work.before[copies]
     feeding = feeding[(feeding != NONE) & (work.category[feeding] == Category.COMP)]
-    other_kernels = np.setdiff1d(np.flatnonzero(work.category == Category.COMP), work.before[small])
+    other_kernels = np.setdiff1d(np.flatnonzero(work.is_compute), work.before[small])
     feeding = feeding[~np.isin(work.name[feeding], work.name[other_kernels])]
     pauses = np.flatnonzero(np.isin(graph.calls.before, calls) & removals.long_gap)
     if not len(pauses) and not len(feeding):
@@ -81,7 +81,7 @@ def _repeated_reads(scene: Scene, place: str) -> Iterator[Candidate]:
 
     count = round((len(copies) + int(last.sum())) / graph.steps / len(scene.ranks))
     rank = np.concatenate((graph.call_rank[calls], graph.call_rank[pauses]))
-    time = np.concatenate((graph.calls.end[calls] - graph.calls.start[calls], removed_pause[pauses]))
+    time = np.concatenate((graph.calls.time[calls], removed_pause[pauses]))
     advice = (
         f"In {{where}}, a small value is copied to the host and waited for {count} times in each step. "
         "Check once in a step, or every few steps; let the GPU decide, or read the value of an earlier check."

@@ -73,7 +73,7 @@ def kernel_kinds(scene: Scene) -> Ints:
     """Return the `KernelKind` of each operation of a scene, shape (operations,)."""
     graph = scene.graph
     by_name = np.array([*map(_kind, graph.names), KernelKind.OTHER], np.int64)
-    return np.where(graph.work.category == Category.COMP, by_name[graph.work.name], int(KernelKind.OTHER))
+    return np.where(graph.work.is_compute, by_name[graph.work.name], int(KernelKind.OTHER))
 
 
 def _kind(name: str) -> KernelKind:
@@ -90,7 +90,7 @@ def _sequences(scene: Scene, chosen: Ints) -> list[Ints]:
     if not len(chosen):
         return []
     work, kind, later, before = scene.graph.work, scene.once(kernel_kinds), chosen[1:], chosen[:-1]
-    short = (kind == KernelKind.ELEMENTWISE) & (work.end - work.start < _MIN_KERNEL_NS)
+    short = (kind == KernelKind.ELEMENTWISE) & (work.time < _MIN_KERNEL_NS)
     long_before = np.cumsum(~(short | (work.category == Category.MEM) | (kind == KernelKind.JOINED)))
     follows = (long_before[later] - long_before[before] == 1) & (work.step[later] == work.step[before])
     follows &= work.stream[later] == work.stream[before]
@@ -113,7 +113,7 @@ _MAX_SCORES_SHARE = 0.5
 def _unfused_attention(scene: Scene) -> Iterator[Candidate]:
     """Yield all attention without a fused kernel, as one cause: it is the same in each layer."""
     work, kind = scene.graph.work, scene.once(kernel_kinds)
-    time = (work.end - work.start).astype(float)
+    time = work.time.astype(float)
     less = np.zeros(len(work))
     for softmax in np.flatnonzero(kind == KernelKind.SOFTMAX).tolist():
         first, last = (_neighbouring_product(scene, softmax, direction) for direction in (-1, 1))
@@ -152,18 +152,18 @@ _MIN_CHAIN_KERNELS = 3
 
 def _chains(scene: Scene) -> Iterator[Candidate]:
     work, kind = scene.graph.work, scene.once(kernel_kinds)
-    time = work.end - work.start
+    time = work.time
     is_pass = kind == KernelKind.ELEMENTWISE
     elementwise = np.flatnonzero(is_pass & (time >= _MIN_KERNEL_NS) & _in_places_of(scene, is_pass))
     runs = [run for run in _sequences(scene, elementwise) if len(run) >= _MIN_CHAIN_KERNELS]
     spare = [np.setdiff1d(np.arange(run[0], run[-1] + 1), run[np.argmax(time[run])]) for run in runs]
     removed = np.concatenate([elementwise[:0], *spare])
     removed = removed[work.category[removed] == Category.COMP]
-    yield from scene.of_operations(ELEMENTWISE_CHAIN, removed, time[removed])
+    yield from scene.of_operations(ELEMENTWISE_CHAIN, removed)
     passes = np.flatnonzero(scene.named(_LIST_PASS.search))
     longest = np.argsort(np.bincount(work.name[passes], time[passes], 1))[-_FUSED_PASSES:]
     removed = passes[~np.isin(work.name[passes], longest)]
-    yield from scene.of_operations(ELEMENTWISE_CHAIN, removed, time[removed], advice=_FUSED_OPTIMIZER)
+    yield from scene.of_operations(ELEMENTWISE_CHAIN, removed, advice=_FUSED_OPTIMIZER)
 
 
 _LIST_PASS = re.compile("multi_tensor_apply_kernel(?!.*LpNorm)")
@@ -196,10 +196,9 @@ def _copies(scene: Scene, cause: CauseDeclaration, pattern: re.Pattern[str]) -> 
 
     Copies in places without products, such as the conversion of pictures, may be all that the place is for.
     """
-    work = scene.graph.work
     named_so = scene.named(pattern.search)
     rows = np.flatnonzero(named_so & _in_places_of(scene, named_so, with_products=True))
-    yield from scene.of_operations(cause, rows, (work.end - work.start)[rows])
+    yield from scene.of_operations(cause, rows)
 
 
 def _joins(scene: Scene) -> Iterator[Candidate]:
@@ -226,14 +225,14 @@ row."""
 def _unfilled(scene: Scene) -> Iterator[Candidate]:
     """Yield the launches in a row that leave most of the GPU idle, but for the longest."""
     work = scene.graph.work
-    time = work.end - work.start
-    units = min((gpu.sm_count for gpus in scene.gpus.values() for gpu in gpus if gpu.sm_count), default=0)
+    time = work.time
+    units = scene.multiprocessors
     # Profiles without shapes have blocks of one thread.
     shaped = ((scene.timelines[rank].kernels.block.prod(axis=1) > 1).any() for rank in scene.graph.ranks)
     if not units or not all(shaped):
         return
     blocks = grid_blocks(work.grid)
-    few = (work.category == Category.COMP) & (time >= _MIN_UNFILLED_NS)
+    few = work.is_compute & (time >= _MIN_UNFILLED_NS)
     few &= blocks <= _MAX_FILLED_SHARE * units
     _, kind = numbered_rows(work.stream, work.step, work.name, work.grid, few.astype(np.int64))
     begins = np.flatnonzero(np.diff(kind, prepend=-1))
@@ -244,7 +243,7 @@ def _unfilled(scene: Scene) -> Iterator[Candidate]:
         full = -(-count * int(blocks[begin]) // units)
         spare.append(begin + np.argsort(time[begin : begin + count])[:-full])
     removed = np.concatenate(spare)
-    yield from scene.of_operations(UNFILLED_GPU, removed, time[removed])
+    yield from scene.of_operations(UNFILLED_GPU, removed)
 
 
 _INDEX_GRADIENT, _GATHER = map(re.compile, ("indexing_backward_kernel", "index_elementwise|gather_kernel"))
@@ -257,7 +256,7 @@ _MAX_GATHER_RATIO = 3
 def _repeated_indices(scene: Scene) -> Iterator[Candidate]:
     """Yield the gradients of indices that take more than three times their gathers, as one cause."""
     work = scene.graph.work
-    time = work.end - work.start
+    time = work.time
     gradients, gathers = (
         np.flatnonzero(scene.named(pattern.search)) for pattern in (_INDEX_GRADIENT, _GATHER)
     )
@@ -273,7 +272,7 @@ def _in_places_of(scene: Scene, chosen: Mask, *, with_products: bool = False) ->
     work, products = scene.graph.work, scene.once(kernel_kinds) == KernelKind.PRODUCT
     # `NONE` is -1.
     chosen_time, product_time = (
-        np.bincount(work.place + 1, (work.end - work.start) * rows, len(scene.graph.places) + 1)
+        np.bincount(work.place + 1, work.time * rows, len(scene.graph.places) + 1)
         for rows in (chosen, products)
     )
     longer = (chosen_time > product_time) & ((product_time > 0) | (not with_products))
@@ -299,7 +298,7 @@ def _conversions(scene: Scene) -> Iterator[Candidate]:
     copied, convolved = (np.bincount(work.place[rows] + 1, minlength=places) for rows in (copies, convolves))
     copies &= (copied <= _MAX_COPIES * convolved)[work.place + 1]
     converts = np.flatnonzero((scene.once(kernel_kinds) == KernelKind.LAYOUT) | copies)
-    yield from scene.of_operations(LAYOUT_CONVERSION, converts, (work.end - work.start)[converts])
+    yield from scene.of_operations(LAYOUT_CONVERSION, converts)
 
 
 _ALIGNED_PRODUCT = re.compile(r"tensor_?op(?!.*[dz]884).*align(\d+)(?!.*align\d)", re.IGNORECASE)
@@ -329,9 +328,9 @@ def _odd_shapes(scene: Scene) -> Iterator[Candidate]:
     saved = np.array([*(_SAVED_SHARE.get(bytes_at_once(name), 0.0) for name in scene.graph.names), 0.0])[
         work.name
     ]
-    compute = work.category == Category.COMP
+    compute = work.is_compute
     slow = np.flatnonzero(compute & (saved > 0))
-    time = work.end - work.start
+    time = work.time
     if time[slow].sum() >= _MIN_COMPUTE_SHARE * time[compute].sum():
         yield from scene.of_operations(SHAPE_INEFFICIENCY, slow, time[slow], time[slow] * saved[slow])
 

@@ -23,7 +23,7 @@ from hpcprof.analysis.explain.removals import peers, stage_medians
 from hpcprof.analysis.statistics.grouped import quotient, summarize, sums_by
 from hpcprof.profiles.collective_operations import COMBINE, DISPATCH, POINT_TO_POINT
 from hpcprof.profiles.columns.unique import numbered, numbered_rows, position_in_group
-from hpcprof.profiles.timeline import Category, Floats, Ints
+from hpcprof.profiles.timeline import Floats, Ints
 
 INPUT = ("data", "load", "batch", "input", "fetch")
 """Words in the names of places that prepare the input of a step."""
@@ -107,9 +107,9 @@ def _exchange_before(scene: Scene) -> Ints:
     before = np.full(len(work), NONE)
     for rank in scene.ranks:
         is_own = graph.work_rank == rank
-        talks = np.flatnonzero(is_own & (work.category == Category.COMM))
+        talks = np.flatnonzero(is_own & work.is_communication)
         talks = talks[np.argsort(work.start[talks], kind="stable")]
-        computes = np.flatnonzero(is_own & (work.category == Category.COMP))
+        computes = np.flatnonzero(is_own & work.is_compute)
         at = np.searchsorted(work.start[talks], work.start[computes])
         flags = np.concatenate(([False], exchanges[talks], [False]))
         place = np.append(NONE, position_in_group(numbered(work.step[talks])[1]))
@@ -125,9 +125,7 @@ def _balance_ranks(scene: Scene, times: Times) -> Times:
     shape = len(keys), len(scene.ranks)
     total = sums_by(shape, (group, scene.graph.work_rank[rows]), times.alone[rows])
     ratio = quotient(total.mean(axis=1, keepdims=True), total, 1.0)
-    alone = times.alone.copy()
-    alone[rows] *= ratio[group, scene.graph.work_rank[rows]]
-    return times.with_alone(alone)
+    return times.scale_alone(rows, ratio[group, scene.graph.work_rank[rows]])
 
 
 def late_groups(excess: Mapping[int, float], ranks: int) -> list[tuple[int, ...]]:
@@ -167,11 +165,11 @@ def _possibly_late_ranks(scene: Scene, on_host: bool) -> list[int]:
     """
     graph, measured = scene.graph, scene.replay.measured
     if on_host:
-        rows = np.flatnonzero(np.isin(graph.edges.kind, (EdgeKind.HOST, EdgeKind.CALL)))
+        rows = graph.edges.of(EdgeKind.HOST, EdgeKind.CALL)
         call = graph.edges.row[rows]
         rank, step, time = graph.call_rank[call], graph.calls.step[call], measured.lag[rows].astype(float)
     else:
-        compute = graph.work.category == Category.COMP
+        compute = graph.work.is_compute
         rank, step, time = graph.work_rank[compute], graph.work.step[compute], measured.alone[compute]
     _, number = numbered(step)
     total = sums_by((int(number.max(initial=-1)) + 1, len(scene.ranks)), (number, rank), time)

@@ -37,7 +37,7 @@ def _reordered_messages(scene: Scene) -> Iterator[Candidate]:
 
 def _late_receivers(scene: Scene) -> Iterator[Candidate]:
     mpi, graph = scene.mpi, scene.graph
-    rendezvous = np.flatnonzero(graph.edges.kind == EdgeKind.RENDEZVOUS)
+    rendezvous = graph.edges.of(EdgeKind.RENDEZVOUS)
     if mpi is None or not len(rendezvous):
         return
     call = graph.edges.row[rendezvous]

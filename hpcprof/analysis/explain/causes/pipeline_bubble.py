@@ -1,7 +1,6 @@
 """Pipeline imbalance: the stages of a pipeline wait for the one with most work."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -11,7 +10,7 @@ from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Figures,
 from hpcprof.analysis.explain.edge_kinds import EdgeKind
 from hpcprof.analysis.explain.removals import stage_medians
 from hpcprof.analysis.statistics.grouped import quotient, sums_by
-from hpcprof.profiles.timeline import Category, Floats, Ints
+from hpcprof.profiles.timeline import Floats, Ints
 
 
 def candidates(scene: Scene) -> Iterator[Candidate]:
@@ -19,7 +18,7 @@ def candidates(scene: Scene) -> Iterator[Candidate]:
     graph, measured = scene.graph, scene.replay.measured
     if len(scene.ranks) < 2 or not graph.is_coupled or not graph.is_pipeline:
         return
-    compute = graph.work.category == Category.COMP
+    compute = graph.work.is_compute
     total = np.bincount(graph.work_rank, measured.alone * compute, len(scene.ranks)) / graph.steps
     usual = stage_medians(total, graph.stage)
     slowest = np.flatnonzero(graph.stage == usual.argmax())
@@ -40,16 +39,14 @@ def _balance_stages(scene: Scene, times: Times) -> Times:
     moves with it.
     """
     graph, work = scene.graph, scene.graph.work
-    rows = np.flatnonzero(work.category == Category.COMP)
-    alone = times.alone.copy()
-    alone[rows] *= _ratio_to_mean(work.step[rows], graph.work_rank[rows], alone[rows], graph.stage)
-    edges = np.flatnonzero(np.isin(graph.edges.kind, (EdgeKind.HOST, EdgeKind.CALL)))
+    rows = np.flatnonzero(work.is_compute)
+    ratio = _ratio_to_mean(work.step[rows], graph.work_rank[rows], times.alone[rows], graph.stage)
+    scaled = times.scale_alone(rows, ratio)
+    edges = graph.edges.of(EdgeKind.HOST, EdgeKind.CALL)
     call = graph.edges.row[edges]
-    lag = times.lag.copy()
-    host_lag = lag[edges].astype(float)
+    host_lag = times.lag[edges].astype(float)
     ratio = _ratio_to_mean(graph.calls.step[call], graph.call_rank[call], host_lag, graph.stage)
-    lag[edges] = np.rint(lag[edges] * ratio).astype(np.int64)
-    return replace(times, lag=lag, alone=alone)
+    return scaled.scale_lag(edges, ratio)
 
 
 def _ratio_to_mean(step: Ints, rank: Ints, time: Floats, stage: Ints) -> Floats:

@@ -10,7 +10,7 @@ from hpcprof.analysis.account.places import NONE
 from hpcprof.analysis.explain.annotations import Scene, Times
 from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Figures, Trait, named
 from hpcprof.profiles.columns import unique
-from hpcprof.profiles.timeline import Category, Ints, Mask
+from hpcprof.profiles.timeline import Ints, Mask
 
 _LOADS = r"(?:Module|Library)Load|LinkComplete|rtcCompileProgram"
 """Calls of the drivers that load or link new kernels."""
@@ -51,7 +51,7 @@ def _before_attention(scene: Scene, calls: Ints) -> Mask:
     """Return a mask of the calls whose next kernel on the rank is attention of cuDNN, shape (calls,)."""
     graph, work = scene.graph, scene.graph.work
     attention = scene.named(_ATTENTION_OF_CUDNN.search)
-    order = np.flatnonzero(work.category == Category.COMP)
+    order = np.flatnonzero(work.is_compute)
     if not len(order):
         return np.zeros(len(calls), bool)
     order = order[np.argsort(work.call[order], kind="stable")]

@@ -22,7 +22,7 @@ from hpcprof.analysis.account.places import NONE
 from hpcprof.analysis.explain.annotations import Scene
 from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Figures, Trait
 from hpcprof.profiles.columns import unique
-from hpcprof.profiles.timeline import Category, Ints
+from hpcprof.profiles.timeline import Ints
 
 _SEQUENCE, _MIN_DIFFERENT = 6, 4
 """Number of kernels of a sequence that shows recomputation, and how many of them have to be different."""
@@ -39,7 +39,7 @@ the backward pass."""
 def _recomputed(scene: Scene) -> Iterator[Candidate]:
     """Yield the kernels of forward passes that run again in backward passes, as one cause."""
     graph, work, calls = scene.graph, scene.graph.work, scene.graph.calls
-    kernels = np.flatnonzero((work.category == Category.COMP) & (work.call != NONE))
+    kernels = np.flatnonzero(work.is_compute & (work.call != NONE))
     if len(kernels) < _SEQUENCE:
         return
     kernels = kernels[np.lexsort((calls.start[work.call[kernels]], graph.work_rank[kernels]))]
@@ -64,10 +64,10 @@ def _recomputed(scene: Scene) -> Iterator[Candidate]:
         return
     is_again = np.zeros(len(kernels), bool)
     is_again[again[:, None] + np.arange(_SEQUENCE)] = True
-    time = (work.end - work.start)[kernels]
+    time = work.time[kernels]
     beside = ~is_forward & np.isin(thread, thread[is_again])
     if time[is_again].sum() <= _MAX_AGAIN_SHARE * time[beside].sum():
-        yield from scene.of_operations(RECOMPUTATION, kernels[is_again], time[is_again])
+        yield from scene.of_operations(RECOMPUTATION, kernels[is_again])
 
 
 _MIN_RUNS, _MAX_TIMED_KERNELS = 4, 2
@@ -95,7 +95,7 @@ def _tuned(scene: Scene) -> Iterator[Candidate]:
     steps = np.unique(work.step[rows])
     late = np.count_nonzero(2 * (steps - work.step.min()) >= graph.steps)
     if len(steps) >= _MIN_TUNING_STEPS and 2 * late >= _MIN_TUNING_STEPS:
-        yield from scene.of_operations(KERNEL_TUNING, rows, (work.end - work.start)[rows])
+        yield from scene.of_operations(KERNEL_TUNING, rows)
 
 
 def _timed_runs(scene: Scene, rank: int) -> Ints:
@@ -108,9 +108,7 @@ def _timed_runs(scene: Scene, rank: int) -> Ints:
     own_calls = np.flatnonzero((graph.call_rank == rank) & (calls.kind != CallKind.PAUSE))
     own_calls = own_calls[np.argsort(calls.start[own_calls], kind="stable")]
     waits = np.flatnonzero(calls.kind[own_calls] == CallKind.WAIT)
-    kernels = np.flatnonzero(
-        (work.category == Category.COMP) & (graph.work_rank == rank) & (work.call != NONE)
-    )
+    kernels = np.flatnonzero(work.is_compute & (graph.work_rank == rank) & (work.call != NONE))
     kernels = kernels[np.argsort(calls.start[work.call[kernels]], kind="stable")]
     launched = calls.start[work.call[kernels]]
     timed: list[Ints] = []
@@ -128,7 +126,7 @@ def _timed_runs(scene: Scene, rank: int) -> Ints:
 def _repeated_runs(scene: Scene, kernels: Ints, timed: list[Ints]) -> Ints:
     """Return the kernels of steps up to the last of ``timed`` that have the names of these."""
     work, repeated = scene.graph.work, [np.empty(0, np.int64)]
-    fills = scene.named(_FILL.search) & (work.end - work.start >= _MIN_FILL_NS)
+    fills = scene.named(_FILL.search) & (work.time >= _MIN_FILL_NS)
     by_step: dict[int, list[Ints]] = {}
     for group in timed:
         if len(np.unique(work.name[group])) <= _MAX_TIMED_KERNELS:
@@ -161,10 +159,10 @@ def _stretched_launches(scene: Scene) -> Iterator[Candidate]:
     kernels may compute products of other inner sizes.
     """
     graph, work = scene.graph, scene.graph.work
-    compute = np.flatnonzero(work.category == Category.COMP)
+    compute = np.flatnonzero(work.is_compute)
     _, kind = unique.numbered_rows(graph.work_rank[compute], work.name[compute], work.grid[compute])
     compute = compute[np.lexsort((work.start[compute], work.step[compute], kind))]
-    kind, time = np.sort(kind), (work.end - work.start)[compute].astype(float)
+    kind, time = np.sort(kind), work.time[compute].astype(float)
     _, in_step = unique.numbered_rows(kind, work.step[compute])
     place = np.arange(len(compute)) - np.flatnonzero(np.diff(in_step, prepend=-1))[in_step]
     _, like = unique.numbered_rows(kind, place)
@@ -180,7 +178,7 @@ def _stretched_launches(scene: Scene) -> Iterator[Candidate]:
     count, sometimes = (np.bincount(rank_step, rows) for rows in (stretched, np.isin(like, like[stretched])))
     share = np.median(count[rank_step[stretched]] / sometimes[rank_step[stretched]])
     if high - low <= _MAX_SLICE_SPREAD * middle and share <= _MAX_STRETCHED_SHARE:
-        yield from scene.of_operations(SHARED_GPU, compute[stretched], longer[stretched], longer[stretched])
+        yield from scene.of_operations(SHARED_GPU, compute[stretched], longer[stretched])
 
 
 _declare = partial(

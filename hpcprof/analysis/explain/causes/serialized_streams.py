@@ -11,7 +11,7 @@ from hpcprof.analysis.explain.edge_kinds import EdgeKind
 from hpcprof.analysis.explain.rank_activity import grid_blocks
 from hpcprof.analysis.explain.rank_edges import DEFAULT_STREAM, MAX_BESIDE_SHARE
 from hpcprof.profiles.columns.intervals import length
-from hpcprof.profiles.timeline import NO_STREAM, Category
+from hpcprof.profiles.timeline import NO_STREAM
 
 _MIN_STREAMS, _BLOCKS_AT_ONCE = 3, 2
 """Minimum number of other streams, and number of blocks that a multiprocessor runs in the time of one."""
@@ -24,7 +24,7 @@ def _serialized(scene: Scene) -> Iterator[Candidate]:
     the waits, kernels that follow it on other streams share the multiprocessors.
     """
     graph, work = scene.graph, scene.graph.work
-    units = min((gpu.sm_count for gpus in scene.gpus.values() for gpu in gpus if gpu.sm_count), default=0)
+    units = scene.multiprocessors
     number = np.zeros(len(work), np.int64)
     stream_waits = np.flatnonzero(graph.calls.kind == CallKind.STREAM_WAIT)
     for rank, name in enumerate(graph.ranks):
@@ -38,13 +38,13 @@ def _serialized(scene: Scene) -> Iterator[Candidate]:
             return
     # Other interfaces number their streams differently.
     by_cuda = graph.is_named(graph.calls.name, lambda name: name.startswith("cu"))[work.call]
-    kernels = by_cuda & (work.category == Category.COMP)
-    edges = np.flatnonzero(graph.edges.kind == EdgeKind.EVENT)
+    kernels = by_cuda & work.is_compute
+    edges = graph.edges.of(EdgeKind.EVENT)
     row, source = graph.edges.row[edges], (graph.edges.source[edges] - graph.work_start(0)) // 2
     held = kernels[row] & (number[row] != DEFAULT_STREAM) & (number[source] == DEFAULT_STREAM)
     edges, row = edges[held], row[held]
     rows = np.unique(row)
-    time = work.end[rows] - work.start[rows]
+    time = work.time[rows]
     streams = len(np.unique(work.stream[rows]))
     by_rank = [rows[graph.work_rank[rows] == rank] for rank in range(len(graph.ranks))]
     beside = time.sum() - sum(length(work.start[part], work.end[part]) for part in by_rank)
@@ -53,9 +53,7 @@ def _serialized(scene: Scene) -> Iterator[Candidate]:
     share = np.minimum(grid_blocks(work.grid[rows]) / units / _BLOCKS_AT_ONCE, 1.0)
 
     def remove(times: Times) -> Times:
-        alone = times.alone.copy()
-        alone[rows] *= 1 + share * (streams / len(scene.ranks) - 1)
-        return times.without(edges).with_alone(alone)
+        return times.without(edges).scale_alone(rows, 1 + share * (streams / len(scene.ranks) - 1))
 
     where = scene.mostly(work.place[rows], time)
     yield scene.candidate(SERIALIZED_STREAMS, where, remove, graph.work_rank[rows], time)

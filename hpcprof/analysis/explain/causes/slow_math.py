@@ -9,7 +9,7 @@ import numpy as np
 from hpcprof.analysis.explain.annotations import Scene, Times
 from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Figures, Trait, named
 from hpcprof.profiles.gpu_peaks import peaks_of
-from hpcprof.profiles.timeline import Category, Gpu
+from hpcprof.profiles.timeline import Gpu
 
 _PRODUCT = re.compile(r"gemm|convolve|fprop|dgrad|wgrad|xmma|cutlass|conv2d", re.IGNORECASE)
 _ORDINARY_CORES = re.compile(r"simt|sgemm|scudnn|ffma|fp32_fp32_fp32", re.IGNORECASE)
@@ -38,7 +38,7 @@ def candidates(scene: Scene) -> Iterator[Candidate]:
     graph, work = scene.graph, scene.graph.work
     able = np.array([_has_tf32(scene.gpus.get(rank, ())) for rank in graph.ranks], bool)
     plain = scene.named(runs_without_tensor_cores) & able[graph.work_rank]
-    is_slow = plain & (work.category == Category.COMP)
+    is_slow = plain & work.is_compute
     slow = np.flatnonzero(is_slow)
     if not len(slow):
         return
@@ -48,7 +48,7 @@ def candidates(scene: Scene) -> Iterator[Candidate]:
         return times.with_alone(times.alone / gain)
 
     place = scene.mostly(work.place[slow], np.ones(len(slow)))
-    time = (work.end - work.start)[slow]
+    time = work.time[slow]
     rank = graph.work_rank[slow]
     ranks = scene.ranks_of_most(rank, time)
     yield scene.candidate(SLOW_MATH, place, remove, rank, time, ranks=ranks)

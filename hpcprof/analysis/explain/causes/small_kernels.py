@@ -11,7 +11,6 @@ from hpcprof.analysis.account.places import NONE
 from hpcprof.analysis.explain.annotations import Scene, Times
 from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Figures, PlaceRemedy, Trait, idle
 from hpcprof.analysis.explain.edge_kinds import EdgeKind
-from hpcprof.profiles.timeline import Category
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,19 +37,19 @@ def candidates(scene: Scene) -> Iterator[Candidate]:
 def is_short(scene: Scene, place: str) -> bool:
     """Return whether most kernels of a place are short."""
     work = scene.graph.work
-    is_inside = (work.category == Category.COMP) & scene.removals.inside(place)[work.place]
+    is_inside = work.is_compute & scene.removals.inside(place)[work.place]
     count = int(is_inside.sum())
-    short = int((is_inside & (work.end - work.start < _SHORT_KERNEL_NS)).sum())
+    short = int((is_inside & (work.time < _SHORT_KERNEL_NS)).sum())
     return count >= _MIN_KERNELS * scene.graph.steps * len(scene.ranks) and short >= _MIN_SHORT_SHARE * count
 
 
 def _short_kernels(scene: Scene, place: str) -> Candidate:
     work = scene.graph.work
-    is_inside = scene.removals.inside(place)[work.place] & (work.category == Category.COMP)
+    is_inside = scene.removals.inside(place)[work.place] & work.is_compute
     turn = np.where(work.before == NONE, work.start, np.minimum(work.end[work.before], work.start))
     # A long pause is another cause.
     since = np.maximum(turn, work.start - 10 * _SHORT_KERNEL_NS)
-    short = np.flatnonzero(is_inside & (work.end - work.start < _SHORT_KERNEL_NS))
+    short = np.flatnonzero(is_inside & (work.time < _SHORT_KERNEL_NS))
     names = [scene.graph.names[number].lower() for number in np.unique(work.name[short]).tolist()]
     fuses = any(word in text for text in (place.lower(), *names) for word in _OPTIMIZERS)
     remove = partial(_launch_together, scene, place, fuses)
@@ -65,7 +64,7 @@ def _launch_together(scene: Scene, place: str, fuses: bool, times: Times) -> Tim
     """
     removals, graph, work = scene.removals, scene.graph, scene.graph.work
     is_chosen = removals.inside(place)[work.place]
-    short = (work.category == Category.COMP) & (work.end - work.start < _SHORT_KERNEL_NS)
+    short = work.is_compute & (work.time < _SHORT_KERNEL_NS)
     rows = np.flatnonzero(is_chosen & short) if fuses else np.flatnonzero(is_chosen)
     gaps = (graph.edges.kind == EdgeKind.STREAM) & np.isin(graph.edges.row, rows)
     launches = removals.calls_in(place, (CallKind.LAUNCH,))
