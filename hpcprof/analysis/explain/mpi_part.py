@@ -5,7 +5,7 @@ start of its receive, a collective the start of every rank, or of the root. Afte
 the transfer. A nonblocking operation begins in one call and ends in another, its wait.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 
@@ -27,32 +27,88 @@ from hpcprof.analysis.statistics.grouped import sums_by
 from hpcprof.profiles.collective_operations import POINT_TO_POINT, TO_ROOT
 from hpcprof.profiles.timeline import Ints
 
+_MIN_RELAYED_SHARE = 0.75
+"""Minimum share of relayed messages among those of a pipeline's inner ranks that follow another one."""
 
-@dataclass(frozen=True, eq=False)
+
 class MpiPart:
-    """The calls of MPI among those of a graph."""
+    """The calls of MPI among those of a graph, and the other calls that each of them needs.
 
-    run: RunMpi
-    """The calls of the run."""
-    row: Ints
-    """The position in ``run`` of each call of the graph, `NONE` for calls outside MPI; shape (calls,).
+    ``run`` has the calls of the run, and ``row`` the position there of each call of the graph, `NONE` for
+    calls outside MPI. ``rank`` is the position of each call's rank, and ``ranks`` the number of ranks.
+    ``in_files`` is the time of reads and writes by the thread of each call since the one before, in ns. The
+    arrays have shape (calls,).
     """
-    wait: Ints
-    """The time that each call waited for others; shape (calls,)."""
-    messages: Ints
-    """The sending and the receiving rank of each message, by position; shape (m, 2)."""
-    relays: Ints
-    """The messages whose sender had received another one before, as the sender of that one, the sender and
-    the receiver; shape (r, 3).
-    """
-    ranks: int
-    """The number of ranks."""
-    in_files: Ints
-    """The time of reads and writes by the thread of each call since the one before, in ns; shape (calls,)."""
-    reordered: Ints
-    """The calls that would receive another message in the order of sending, and the time from its send to
-    their end, in ns; shape (r, 2).
-    """
+
+    def __init__(
+        self, run: RunMpi, row: Ints, calls: HostCalls, rank: Ints, ranks: int, in_files: Ints
+    ) -> None:
+        self.run, self.row, self.ranks, self.in_files = run, row, ranks, in_files
+        self._calls, self._rank = calls, rank
+        has_row, self._node = np.flatnonzero(row != NONE), np.full(len(run.calls) + 1, NONE)
+        self._node[row[has_row]] = has_row
+        node, operations = self._node, run.operations
+        receives, sends, partner = operations.matched_receives, operations.matched_sends, operations.partner
+        self._received, self._sent = self._pairs([(receives, partner[receives])])
+        both = [(rows, partner[rows]) for rows in (receives, sends)]
+        both += [(ends, other) for _, ends, other in completion_needs(run)]
+        stalls = [stalled_calls(run, ends, other) for ends, other in both]
+        stalled, resumed = (node[np.concatenate(columns)] for columns in zip(*stalls, strict=True))
+        has_both = (stalled != NONE) & (resumed != NONE)
+        needs = [*collective_needs(run, node != NONE)]
+        gives = [need for need in needs if need.op in TO_ROOT]
+        takes = [need for need in needs if need.op not in TO_ROOT]
+        held = blocked_sends(run)
+        held_sends = [(held, partner[held]), *((need.waiters, need.awaited) for need in gives)]
+        leaves = [(need.waiters, need.awaited) for need in takes]
+        self._needs = (
+            (self._received, self._sent, EdgeKind.MESSAGE),
+            (*self._pairs(held_sends), EdgeKind.RENDEZVOUS),
+            (stalled[has_both], resumed[has_both], EdgeKind.MESSAGE),
+            (*self._pairs(leaves), EdgeKind.MESSAGE),
+        )
+        # The calls that come to a collective, and those that end when the last of them has come.
+        begin, completed = node[operations.begin], node[operations.completes]
+        self._groups = [
+            (begin[rows], completed[rows[waits]])
+            for need in (*takes, *gives)
+            for rows, waits in zip(need.together, need.waits, strict=True)
+        ]
+
+    def _pairs(self, operations: Sequence[tuple[Ints, Ints]]) -> tuple[Ints, Ints]:
+        """Return waiting calls and the calls waited for, both of shape (n,), from pairs of operations."""
+        rows, partner = np.concatenate([np.empty((2, 0), np.int64), *map(np.stack, operations)], axis=1)
+        waiter = self._node[self.run.operations.completes[rows]]
+        other = self._node[self.run.operations.begin[partner]]
+        is_pair = (waiter != NONE) & (other != NONE) & (waiter != other)
+        return waiter[is_pair], other[is_pair]
+
+    @cached_property
+    def messages(self) -> Ints:
+        """The sending and the receiving rank of each message, by position; shape (m, 2)."""
+        return self._rank[np.column_stack((self._sent, self._received))]
+
+    @cached_property
+    def relays(self) -> Ints:
+        """The messages whose sender had received another one before, shape (r, 3).
+
+        The columns are the sender of the last message before, the sender, and the receiver. If several
+        messages came in one call, the one from the new message's receiver counts. A message that is passed
+        on at once, as in a tree, counts as sent back: no rank works on it.
+        """
+        calls, rank = self._calls, self._rank
+        order = np.argsort(self._received, kind="stable")
+        sent, received = self._sent[order], self._received[order]
+        last = np.searchsorted(received, sent) - 1
+        # Calls that exchange messages with one rank pass nothing on.
+        count, thread = len(calls), calls.thread
+        exchange = np.isin(received * count + sent, sent * count + received)
+        rows = np.flatnonzero((last >= 0) & (thread[received[last]] == thread[sent]) & ~exchange)
+        came, target = received[last[rows]], rank[received[rows]]
+        answers = np.isin(came * self.ranks + target, received * self.ranks + rank[sent])
+        at_once = calls.start[sent[rows]] - calls.end[received[last[rows]]] <= NEAR_NS
+        source = np.where(answers | at_once, target, rank[sent[last[rows]]])
+        return np.column_stack((source, rank[sent[rows]], target))
 
     @cached_property
     def directions(self) -> Ints:
@@ -94,121 +150,24 @@ class MpiPart:
         serves = (directions[hub, clients] > 0) & (directions[clients, hub] > 0)
         return hub if serves.all() and not directions[np.ix_(clients, clients)].any() else NONE
 
-
-_MIN_RELAYED_SHARE = 0.75
-"""Minimum share of relayed messages among those of a pipeline's inner ranks that follow another one."""
-
-
-def _relays(messages: Ints, calls: HostCalls, rank: Ints) -> Ints:
-    """Return the relayed messages: the sender of the last message before, the sender, and the receiver.
-
-    If several messages came in one call, the one from the new message's receiver counts. A message that is
-    passed on at once, as in a tree, counts as sent back: no rank works on it. ``messages``, of shape (m, 2),
-    are the calls that send and receive each message; ``rank`` is the rank of each call.
-    """
-    order = np.argsort(messages[:, 1], kind="stable")
-    sent, received = messages[order].T
-    last = np.searchsorted(received, sent) - 1
-    # Calls that exchange messages with one rank pass nothing on.
-    count, thread = len(calls), calls.thread
-    exchange = np.isin(received * count + sent, sent * count + received)
-    rows = np.flatnonzero((last >= 0) & (thread[received[last]] == thread[sent]) & ~exchange)
-    came, target = received[last[rows]], rank[received[rows]]
-    ranks = int(rank.max(initial=0)) + 1
-    answers = np.isin(came * ranks + target, received * ranks + rank[sent])
-    at_once = calls.start[sent[rows]] - calls.end[received[last[rows]]] <= NEAR_NS
-    source = np.where(answers | at_once, target, rank[sent[last[rows]]])
-    return np.column_stack((source, rank[sent[rows]], target))
-
-
-class MpiNeeds:
-    """The other calls that calls need, all of them in the graph.
-
-    ``row``, of shape (calls,), is the position in the run of each call, `NONE` for calls outside MPI.
-    """
-
-    def __init__(self, run: RunMpi, calls: HostCalls, row: Ints) -> None:
-        self._calls, self._run, self._row = calls, run, row
-        has_row = np.flatnonzero(row != NONE)
-        node = np.full(len(run.calls) + 1, NONE)
-        node[row[has_row]] = has_row
-        operations = run.operations
-        receives, held = operations.matched_receives, blocked_sends(run)
-        sends = operations.matched_sends
-        partner = run.operations.partner
-        self._received, self._sent = self._pairs(node, receives, partner[receives])
-        both = [(rows, partner[rows]) for rows in (receives, sends)]
-        both += [(ends, other) for _, ends, other in completion_needs(run)]
-        stalls = [stalled_calls(run, ends, other) for ends, other in both]
-        stalled, resumed = (node[np.concatenate(columns)] for columns in zip(*stalls, strict=True))
-        has_both = (stalled != NONE) & (resumed != NONE)
-        self._stalled, self._resumed = stalled[has_both], resumed[has_both]
-        needs = [*collective_needs(run, node != NONE)]
-        gives = [need for need in needs if need.op in TO_ROOT]
-        takes = [need for need in needs if need.op not in TO_ROOT]
-        (self._held, self._posted), (leaves, root) = (
-            self._pairs(node, *(np.concatenate(side) for side in zip(first, *pairs, strict=True)))
-            for first, pairs in (
-                ((held, partner[held]), [(need.waiters, need.awaited) for need in gives]),
-                ((held[:0], held[:0]), [(need.waiters, need.awaited) for need in takes]),
-            )
-        )
-        self._needs = (
-            (self._received, self._sent, EdgeKind.MESSAGE),
-            (self._held, self._posted, EdgeKind.RENDEZVOUS),
-            (self._stalled, self._resumed, EdgeKind.MESSAGE),
-            (leaves, root, EdgeKind.MESSAGE),
-        )
-        # The calls that come to a collective, and those that end when the last of them has come.
-        begin, completed = node[operations.begin], node[operations.completes]
-        self._groups = [
-            (begin[rows], completed[rows[waits]])
-            for need in (*takes, *gives)
-            for rows, waits in zip(need.together, need.waits, strict=True)
-        ]
-
-    def _pairs(self, node: Ints, rows: Ints, partner: Ints) -> tuple[Ints, Ints]:
-        """Return waiting calls and the calls waited for, both of shape (n,)."""
-        operations = self._run.operations
-        waiter, other = node[operations.completes[rows]], node[operations.begin[partner]]
-        is_pair = (waiter != NONE) & (other != NONE) & (waiter != other)
-        return waiter[is_pair], other[is_pair]
-
-    def part(self, rank: Ints, ranks: int, in_files: Ints) -> MpiPart:
-        """Return the calls with their waits; ``rank`` is the position of each call's rank."""
-        messages = np.column_stack((self._sent, self._received))
-        return MpiPart(
-            run=self._run,
-            row=self._row,
-            wait=self.waits,
-            messages=rank[messages],
-            relays=_relays(messages, self._calls, rank),
-            ranks=ranks,
-            in_files=in_files,
-            reordered=self._reordered_receives[[0, 2]].T,
-        )
-
     @cached_property
-    def _reordered_receives(self) -> Ints:
+    def reordered(self) -> Ints:
         """The calls that receive messages out of the order of sending, shape (3, r).
 
         The rows are the call, the call that sends the message that it would receive in order, and the time
         from that send to the end of the receive. Only receives without a send or a collective in between may
         be reordered.
         """
-        calls, ops = self._calls, self._run.operations
-        node = np.full(len(self._run.calls), NONE)
-        rows_of = np.flatnonzero(self._row != NONE)
-        node[self._row[rows_of]] = rows_of
+        calls, ops = self._calls, self.run.operations
         operations, counts = np.zeros((2, len(calls)), np.int64)
         np.add.at(counts, self._received, 1)
-        begun = node[ops.begin[ops.sends | ~ops.is_of(POINT_TO_POINT)]]
+        begun = self._node[ops.begin[ops.sends | ~ops.is_of(POINT_TO_POINT)]]
         operations[begun[begun != NONE]] = 1
         # One message in a call, in the order of the calls of a thread.
         ended, sent = self._received, self._sent
         single = (counts[ended] == 1) & (operations[ended] == 0)
-        rank = self._run.calls.rank[self._row[ended]]
-        single &= ~np.isin(rank, receives_what_comes(self._run))
+        rank = self.run.calls.rank[self.row[ended]]
+        single &= ~np.isin(rank, receives_what_comes(self.run))
         ended, sent = ended[single], sent[single]
         order = np.lexsort((calls.start[ended], calls.thread[ended]))
         ended, sent = ended[order], sent[order]
@@ -219,7 +178,7 @@ class MpiNeeds:
         )
         moment = calls.start[sent]
         late = (np.diff(moment) < 0) & (run[1:] == run[:-1])
-        transfer = calls.time - self.waits
+        transfer = calls.time - self.wait
         parts = [np.empty((3, 0), np.int64)]
         for number in np.unique(run[1:][late]).tolist():
             rows = np.flatnonzero(run == number)
@@ -230,7 +189,7 @@ class MpiNeeds:
         return np.concatenate(parts, axis=1)
 
     @cached_property
-    def waits(self) -> Ints:
+    def wait(self) -> Ints:
         """The time that each call waits for the last one that it needs, in ns, shape (calls,)."""
         start, end = self._calls.start, self._calls.end
         last = start.copy()
@@ -249,12 +208,12 @@ class MpiNeeds:
     def edges(self, first: int) -> list[Edges]:
         """Return the edges between calls; the nodes of collectives have numbers from ``first`` on."""
         start, end = self._calls.start, self._calls.end
-        transfer = end - start - self.waits
+        transfer = end - start - self.wait
         edges = []
         for waiter, other, kind in self._needs:
             lag = np.minimum(transfer[waiter], end[waiter] - start[other])
             edges.append(edges_of(1 + 2 * other, 2 + 2 * waiter, lag, kind, waiter))
-        waiter, sent, _ = self._reordered_receives
+        waiter, sent, _ = self.reordered
         edges.append(edges_of(1 + 2 * sent, 2 + 2 * waiter, EARLIEST, EdgeKind.ORDER, waiter))
         sources, targets = [], []
         for number, (arriving, waiting) in enumerate(self._groups, first):

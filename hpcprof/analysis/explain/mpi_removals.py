@@ -138,7 +138,7 @@ class MpiRemovals:
     def in_order_of_sending(self, times: Times) -> Times:
         """Let ranks receive messages in the order in which they are sent."""
         edges = self.graph.edges
-        call, lag = self.part.reordered.T
+        call, _, lag = self.part.reordered
         lag_of = np.zeros(len(self.graph.calls), np.int64)
         lag_of[call] = lag
         changed = np.isin(edges.row, call)

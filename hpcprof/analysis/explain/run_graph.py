@@ -12,7 +12,7 @@ from hpcprof.analysis.account.host_activity import NONE
 from hpcprof.analysis.collectives.common_clock import RankClock
 from hpcprof.analysis.collectives.matches import MESSAGE as MESSAGE_GROUP
 from hpcprof.analysis.collectives.matches import MatchedGroup
-from hpcprof.analysis.explain.mpi_part import MpiNeeds, MpiPart
+from hpcprof.analysis.explain.mpi_part import MpiPart
 from hpcprof.analysis.explain.rank_activity import HostCalls, HostPieces, RankActivity, Work
 from hpcprof.analysis.explain.rank_edges import EdgeKind, Edges, RankEdges, edges_of
 from hpcprof.analysis.mpi.matching import RunMpi
@@ -423,14 +423,14 @@ def run_graph(
     part = None
     if mpi is not None:
         # Without work on GPUs, calls are those of MPI.
-        needs = MpiNeeds(mpi, calls, _rows_of_mpi(activities, tables, mpi) if len(work) else calls.row)
+        row = _rows_of_mpi(activities, tables, mpi) if len(work) else calls.row
         files = np.zeros(len(calls), np.int64) if in_files is None else in_files
-        part = needs.part(tables.call_rank, len(activities), files)
+        part = MpiPart(mpi, row, calls, tables.call_rank, len(activities), files)
         lag, call_edges = inside.lag.copy(), np.flatnonzero(inside.kind == EdgeKind.CALL)
         lag[call_edges] -= part.wait[inside.row[call_edges]]
         inside = replace(inside, lag=lag)
-        coupled = concatenate(Edges, (coupled, *needs.edges(len(observed))))
-        observed = np.concatenate((observed, needs.moments()))
+        coupled = concatenate(Edges, (coupled, *part.edges(len(observed))))
+        observed = np.concatenate((observed, part.moments()))
     all_edges = concatenate(Edges, (inside, coupled))
     all_edges, order = in_order(all_edges, observed)
     blocked = [rank_part.blocked + tables.first_call[rank] for rank, rank_part in edges.items()]

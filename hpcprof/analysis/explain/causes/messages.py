@@ -27,7 +27,7 @@ def _reordered_messages(scene: Scene) -> Iterator[Candidate]:
     mpi, graph = scene.mpi, scene.graph
     if mpi is None:
         return
-    calls = mpi.part.reordered[:, 0]
+    calls, _, _ = mpi.part.reordered
     waits = np.zeros(len(graph.calls))
     waits[calls] = mpi.part.wait[calls]
     if waits.any():
