@@ -11,7 +11,7 @@ The pipeline, with the module of each part:
 """
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import replace
 
 import numpy as np
@@ -50,14 +50,7 @@ from hpcprof.analysis.explain.findings import Search
 from hpcprof.analysis.explain.inputs import ExplainInputs
 from hpcprof.analysis.explain.intervals import CALL_COST_NS, MPI_CALL_COST_NS
 from hpcprof.analysis.explain.machine import with_files, with_machine, with_waiting
-from hpcprof.analysis.explain.on_gpu import (
-    MIN_MAIN_KERNEL_PCT,
-    communication_on_gpu,
-    computing_pct,
-    idle_gpu,
-    main_kernel_on_gpu,
-    measured_by_ncu,
-)
+from hpcprof.analysis.explain.on_gpu import MIN_MAIN_KERNEL_PCT, explain_on_gpu, measured_by_ncu
 from hpcprof.analysis.explain.on_host import explain_on_host, late_in_mpi
 from hpcprof.analysis.explain.profiler_share import profiler_share
 from hpcprof.analysis.explain.replay import Replay, critical_path
@@ -90,12 +83,9 @@ from hpcprof.analysis.steps.run_step import StepSeries, kinds_of_steps, steady_s
 from hpcprof.analysis.steps.step_ranges import steps_of
 from hpcprof.profiles.columns.unique import name_matches
 from hpcprof.profiles.kernel_names import plain_name
-from hpcprof.profiles.losses import LAUNCH_KINDS, LossKind, Subject
+from hpcprof.profiles.losses import LossKind, Subject
 from hpcprof.profiles.readers.nsys import NSYS
 from hpcprof.profiles.timeline import Floats, Timeline
-
-_MOSTLY_COMPUTE_PCT = 50.0
-"""Minimum share of a step for compute to be most of it, in percent."""
 
 _MIN_KERNEL_COVERAGE = 0.1
 """Minimum share of the time on the GPU in the judged work for the summary to name its main kernel."""
@@ -207,7 +197,8 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
         summary = replace(summary, source=source, compute_pct=None)
         notes: tuple[NotJudged, ...] = ()
         if built.startswith(NO_LAUNCHES):
-            findings, kernel, notes = _on_gpu(inputs, timelines, findings, series)
+            first = timelines[inputs.ranks[0]]
+            findings, kernel, notes = explain_on_gpu(inputs, first, findings, float(series.wall.sum()))
             summary = replace(summary, kernel=kernel)
         findings = with_machine(order_findings(findings, elapsed, kind_of), inputs.tables)
         threads = unjudged_threads(timelines) if built == NOT_JOINED else ()
@@ -332,28 +323,6 @@ def _lacks_records(inputs: ExplainInputs) -> bool:
     """Return whether calls that communicate have no record, so that no replay shows who waits in them."""
     losses = inputs.losses_of_all
     return any(loss.subject is Subject.MPI_OPERATION and loss.kind is LossKind.ROW for loss in losses)
-
-
-def _on_gpu(
-    inputs: ExplainInputs,
-    timelines: Mapping[int, Timeline],
-    findings: Sequence[Finding],
-    series: StepSeries,
-) -> tuple[list[Finding], MainKernel | None, tuple[NotJudged, ...]]:
-    """Return the findings of a run without launches, its main kernel, and what could not be judged.
-
-    Where GPUs mostly compute, the missing calls of the host are no finding: the reason tells of them.
-    """
-    tables, first = inputs.tables, timelines[inputs.ranks[0]].origin
-    kernel = main_kernel_on_gpu(tables, " ".join([first.kind, *(gpu.name for gpu in first.gpus)]))
-    kinds = {loss.kind for loss in inputs.losses_of_all}
-    complete = kinds <= LAUNCH_KINDS and not inputs.coverage
-    if complete and computing_pct(tables) >= _MOSTLY_COMPUTE_PCT:
-        findings = [item for item in findings if item.cause != Cause.CAPTURE_INCOMPLETE]
-    wall = float(series.wall.sum())
-    source = steps_of(timelines[inputs.ranks[0]]).source
-    notes = (*idle_gpu(tables), *(rest_of_capture(tables["device_breakdown"], wall, source) if wall else ()))
-    return [*communication_on_gpu(tables, inputs.ranks), *findings], kernel, notes
 
 
 def _step_weights(

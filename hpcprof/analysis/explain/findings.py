@@ -334,8 +334,7 @@ class Search:
         Less work of the host before the first launch of a step shortens the step before.
         """
         graph = self.replay.graph
-        front = graph.front_call
-        first = int(graph.calls.step[front[0, 0]])
+        front, first = graph.front_call, graph.first_step
         edges = graph.edges.of(EdgeKind.HOST, EdgeKind.CALL)
         call, less = graph.edges.row[edges], (times.lag - changed.lag)[edges]
         # A pause may lie at the end of the step before that of its call.

@@ -5,16 +5,21 @@ saves, takes the calls of the host.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
 from hpcprof.analysis.explain.cause import Cause
 from hpcprof.analysis.explain.evidence import Tables, largest
 from hpcprof.analysis.explain.explanation import IDLE, Finding, MainKernel, NotJudged, unpriced_finding
+from hpcprof.analysis.explain.inputs import ExplainInputs
+from hpcprof.analysis.explain.whole_run import rest_of_capture
 from hpcprof.analysis.steps.run_step import account_of_all_steps
+from hpcprof.analysis.steps.step_ranges import steps_of
 from hpcprof.common.units import format_ns
 from hpcprof.profiles.kernel_names import plain_name
+from hpcprof.profiles.losses import LAUNCH_KINDS
+from hpcprof.profiles.timeline import Timeline
 
 _MIN_COMMUNICATION_PCT, _MIN_IDLE_PCT = 10.0, 25.0
 """Minimum shares of a step for exposed communication to be a finding, and for a sentence on idle time."""
@@ -25,13 +30,35 @@ MIN_MAIN_KERNEL_PCT = 30.0
 _NCU_UNSUPPORTED = re.compile("AMD|gfx|roc|Intel|unitrace|TPU|ascend")
 """Names of profilers and GPUs whose kernels Nsight Compute does not measure."""
 
+_MOSTLY_COMPUTE_PCT = 50.0
+"""Minimum share of a step for compute to be most of it, in percent."""
+
 _REMEDY = (
     "Overlap it with compute: start it as soon as its data is ready, asynchronously on a stream of its own. "
     "Part of it may be waiting for other ranks, which only the profiles of all ranks show."
 )
 
 
-def communication_on_gpu(tables: Tables, ranks: tuple[int, ...]) -> Iterator[Finding]:
+def explain_on_gpu(
+    inputs: ExplainInputs, first: Timeline, findings: Sequence[Finding], in_steps_ns: float
+) -> tuple[list[Finding], MainKernel | None, tuple[NotJudged, ...]]:
+    """Return the findings with those of the GPU's own time, its main kernel, and what could not be judged.
+
+    ``first`` is the timeline of the first rank, and ``in_steps_ns`` the time of all steps, 0 without steps.
+    Where GPUs mostly compute, the missing calls of the host are no finding: the reason tells of them.
+    """
+    tables, origin = inputs.tables, first.origin
+    kernel = _main_kernel(tables, " ".join([origin.kind, *(gpu.name for gpu in origin.gpus)]))
+    complete = {loss.kind for loss in inputs.losses_of_all} <= LAUNCH_KINDS and not inputs.coverage
+    if complete and _share_pct(_account(tables)[0], "compute_ns") >= _MOSTLY_COMPUTE_PCT:
+        findings = [item for item in findings if item.cause != Cause.CAPTURE_INCOMPLETE]
+    notes = [*_idle(tables)]
+    if in_steps_ns:
+        notes += rest_of_capture(tables["device_breakdown"], in_steps_ns, steps_of(first).source)
+    return [*_communication(tables, inputs.ranks), *findings], kernel, tuple(notes)
+
+
+def _communication(tables: Tables, ranks: tuple[int, ...]) -> Iterator[Finding]:
     """Yield the finding about communication that no compute hides, if it is much of a step or capture."""
     account, whole = _account(tables)
     time, share = account["exposed_comm_ns"], _share_pct(account, "exposed_comm_ns")
@@ -45,7 +72,7 @@ def communication_on_gpu(tables: Tables, ranks: tuple[int, ...]) -> Iterator[Fin
     yield unpriced_finding(Cause.EXPOSED_COMMUNICATION, ranks, where, evidence, _REMEDY, "medium")
 
 
-def idle_gpu(tables: Tables) -> Iterator[NotJudged]:
+def _idle(tables: Tables) -> Iterator[NotJudged]:
     """Yield the idle time of the GPU, if it is much; nothing tells its cause."""
     account, whole = _account(tables)
     share = _share_pct(account, "idle_ns")
@@ -55,12 +82,7 @@ def idle_gpu(tables: Tables) -> Iterator[NotJudged]:
         yield NotJudged(IDLE, reason)
 
 
-def computing_pct(tables: Tables) -> float:
-    """Return the share of a step, or of a capture without steps, in which GPUs compute, in percent."""
-    return _share_pct(_account(tables)[0], "compute_ns")
-
-
-def main_kernel_on_gpu(tables: Tables, device: str) -> MainKernel | None:
+def _main_kernel(tables: Tables, device: str) -> MainKernel | None:
     """Return the kernel with most of the time, if it is much; ``device`` is as in `measured_by_ncu`.
 
     Its share of the compute of a step is taken to be that of the capture.
@@ -68,7 +90,7 @@ def main_kernel_on_gpu(tables: Tables, device: str) -> MainKernel | None:
     kernels = _times_of_kernels(tables["kernels"], "comp")
     if not kernels.sum():
         return None
-    share = computing_pct(tables) * float(kernels.max() / kernels.sum())
+    share = _share_pct(_account(tables)[0], "compute_ns") * float(kernels.max() / kernels.sum())
     name = str(kernels.idxmax())
     measurable = measured_by_ncu(name, device)
     return MainKernel(name, round(share, 3), "", measurable) if share >= MIN_MAIN_KERNEL_PCT else None

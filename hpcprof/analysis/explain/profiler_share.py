@@ -120,9 +120,11 @@ def profiler_share(
 
     removals = Removals(replay)
     weights_of_calls = _weights(replay.graph, inputs.call_weights)
+    each, other = weights_of_calls
+    with_others = each + other * replay.graph.calls.others
 
     def quicker(cost_ns: int) -> Times:
-        costs = np.rint(weights_of_calls.with_others * cost_ns).astype(np.int64)
+        costs = np.rint(with_others * cost_ns).astype(np.int64)
         return removals.quicker_calls(replay.measured, costs)
 
     @cache
@@ -220,21 +222,11 @@ def typical_launch(removals: Removals, profiler: str) -> tuple[int, int] | None:
     return low, high
 
 
-@dataclass(frozen=True)
-class _CallWeights:
-    """Costs of calls over that of a launch: each call of the graph, shape (calls,), and those left out."""
-
-    each: Floats
-    other: float
-    with_others: Floats
-    """The weight of each call with the earlier calls that the graph leaves out."""
-
-
-def _weights(graph: RunGraph, measured: Mapping[str, float]) -> _CallWeights:
+def _weights(graph: RunGraph, measured: Mapping[str, float]) -> tuple[Floats, float]:
+    """Return the costs over that of a launch of each call, shape (calls,), and of one that is left out."""
     by_kind = np.array([measured.get(kind.name.lower(), WEIGHTS.get(kind, 0.0)) for kind in CallKind])
     each = np.where(_launches_graph(graph), _GRAPH_LAUNCH_WEIGHT, by_kind[graph.calls.kind])
-    other = float(by_kind[CallKind.OTHER])
-    return _CallWeights(each, other, each + other * graph.calls.others)
+    return each, float(by_kind[CallKind.OTHER])
 
 
 def _launches_graph(graph: RunGraph) -> Mask:
@@ -243,19 +235,19 @@ def _launches_graph(graph: RunGraph) -> Mask:
 
 
 def _costs_by_call(
-    graph: RunGraph, weights: _CallWeights, launch: tuple[int, int, int], source: str
+    graph: RunGraph, weights: tuple[Floats, float], launch: tuple[int, int, int], source: str
 ) -> tuple[CallCost, ...]:
     """Return what the profiler adds to the calls of each name, the most costly in a step first.
 
-    ``launch`` is the cost of a launch in ns with its interval.
+    ``weights`` is as in `_weights`, and ``launch`` the cost of a launch in ns with its interval.
     """
-    weight, name = weights.each, graph.calls.name
+    (weight, weight_of_others), name = weights, graph.calls.name
     named = [(number, name == number) for number in np.unique(name[weight > 0]).tolist()]
     counts = [
         (graph.names[number], int(is_named.sum()), float(weight[is_named].mean()))
         for number, is_named in named
     ]
-    counts.append((_OTHER_CALLS, int(graph.calls.others.sum()), weights.other))
+    counts.append((_OTHER_CALLS, int(graph.calls.others.sum()), weight_of_others))
     rows = []
     for call, count, share in counts if counts[-1][1] else counts[:-1]:
         calls = round(count / graph.steps / len(graph.ranks), 1)

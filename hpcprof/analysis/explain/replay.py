@@ -339,7 +339,7 @@ class Replay:
     @cached_property
     def _work_of_steps(self) -> tuple[Ints, Ints]:
         """The operations inside the replayed steps, and the step of each; both of shape (n,)."""
-        step = self.graph.work.step - self.graph.calls.step[self.graph.front_call[0, 0]]
+        step = self.graph.work.step - self.graph.first_step
         rows = np.flatnonzero((step >= 0) & (step < self.graph.steps))
         return rows, step[rows]
 

@@ -69,8 +69,7 @@ class Replayable:
     @property
     def replayed_numbers(self) -> tuple[int, ...]:
         """The program's numbers of the replayed steps."""
-        first = int(self.graph.calls.step[self.graph.front_call[0, 0]])
-        return tuple(self.number(first + place) for place in range(self.graph.steps))
+        return tuple(self.number(self.graph.first_step + place) for place in range(self.graph.steps))
 
 
 class Timelines(Mapping[int, Timeline]):

@@ -388,6 +388,11 @@ class RunGraph(JoinedRanks):
         return self.work.call[item - len(self.calls)]
 
     @property
+    def first_step(self) -> int:
+        """The position of the first explained step among those of the capture."""
+        return int(self.calls.step[self.front_call[0, 0]])
+
+    @property
     def steps(self) -> int:
         """The number of explained steps."""
         return int(self.front.shape[1]) - 1

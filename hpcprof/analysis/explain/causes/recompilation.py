@@ -33,7 +33,7 @@ def candidates(scene: Scene) -> Iterator[Candidate]:
     calls = np.concatenate([_calls_while_loading(scene, rank) for rank in scene.ranks])
     gaps, inside = calls[removals.long_gap[calls]], calls[removals.long_call[calls]]
     both = np.concatenate((gaps, inside))
-    steps = np.unique(graph.calls.step[both]) - graph.calls.step[graph.front_call[0, 0]]
+    steps = np.unique(graph.calls.step[both]) - graph.first_step
     if len(steps) < _MIN_LOADING_STEPS or 2 * np.count_nonzero(2 * steps >= graph.steps) < _MIN_LOADING_STEPS:
         return
     less = np.where(np.isin(np.arange(len(graph.calls)), gaps), graph.calls.gap, 0)
