@@ -13,7 +13,8 @@
    others of its name meanwhile.
 6. Ranges that never end, though others of their name follow, are counted; the last may end after the capture.
 
-Rows left out or moved become losses of the timeline's origin.
+Rows left out or moved become losses of the timeline's origin. Kernels that are left out for their ends still
+begin steps (`Timeline.unended_kernels`).
 """
 
 from collections.abc import Iterator
@@ -38,6 +39,7 @@ from hpcprof.profiles.timeline import (
     Synchronizations,
     SyncKind,
     Timeline,
+    concatenate,
     has_plausible_times,
     plausible_stamps,
 )
@@ -70,7 +72,7 @@ _TABLES = {
     "device_samples": Subject.SAMPLE,
 }
 _THREAD_TABLES = ("calls", "ranges", "operators", "mpi_calls")
-_DEVICE_TABLES = ("kernels", "memops", "graphs", "gpu_marks", "counters")
+_DEVICE_TABLES = ("kernels", "memops", "graphs", "gpu_marks", "counters", "unended_kernels")
 
 _FAR_RATIO, _FAR_NS = 100, 3_600_000_000_000
 """Minimum first stamp, over the extent of a capture and in ns, of a clock on which 0 is no time."""
@@ -458,4 +460,9 @@ def _without_rows(timeline: Timeline, plausible_rows: dict[str, Mask], lost: lis
         for name, mask in plausible_rows.items()
         if len(mask) and not mask.all()
     }
+    if "kernels" in tables and {loss.kind for loss in lost} <= {LossKind.ROW, LossKind.OVERRUN}:
+        begun = timeline.kernels.take(~plausible_rows["kernels"])
+        begun = begun.take(plausible_stamps(begun.start) & (begun.start != 0))
+        unended = concatenate(Kernels, (timeline.unended_kernels, replace(begun, end=begun.start)))
+        tables["unended_kernels"] = unended
     return replace(timeline, **tables).with_losses(lost) if tables else timeline

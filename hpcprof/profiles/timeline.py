@@ -508,8 +508,9 @@ class Timeline:
     the kernels inside them are not in the profile. They count as compute. ``host_collectives`` are those
     that the host itself carries out (gloo, MPI, oneCCL); ``start`` and ``end`` are when it begins each one
     and when the result is there. ``modules`` are the calls of PyTorch's modules. ``functions`` come from
-    stacks, where the profiler recorded any. ``step_range`` is what was
-    chosen for the run; None leaves the choice to the timeline alone.
+    stacks, where the profiler recorded any. ``unended_kernels`` are those whose end is unknown or impossible:
+    they begin steps, and count nowhere else. ``step_range`` is what was chosen for the run; None leaves the
+    choice to the timeline alone.
     """
 
     origin: Origin
@@ -533,6 +534,7 @@ class Timeline:
     cpu_counters: CpuCounters = field(default_factory=CpuCounters.empty)
     os_calls: OsCalls = field(default_factory=OsCalls.empty)
     device_samples: DeviceSamples = field(default_factory=DeviceSamples.empty)
+    unended_kernels: Kernels = field(default_factory=Kernels.empty)
     step_range: StepRange | None = None
 
     def names(self, ids: Ints) -> list[str | None]:

@@ -40,7 +40,7 @@ VERSION = 2
 
 _ADDED_TABLES = (
     *("functions", "mpi_calls", "mpi_operations", "counters", "cpu_counters", "os_calls"),
-    "device_samples",
+    *("device_samples", "unended_kernels"),
 )
 """Tables that files of earlier versions lack; the rest of these files is read, and these tables are empty."""
 

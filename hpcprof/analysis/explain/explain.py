@@ -177,11 +177,6 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     built = replayable(inputs, timelines)
     in_steps, paused = series_findings(inputs.tables, inputs.ranks, series, timelines)
     pauses = [*outside_steps(paused)]
-    if _may_join_steps(inputs, timelines[inputs.ranks[0]]):
-        in_steps = [finding for finding in in_steps if finding.cause != Cause.STEP_SPIKES]
-        pauses.append(
-            NotJudged(Cause.STEP_SPIKES, "a step whose first kernel is left out joins the one before")
-        )
     findings = [*in_steps, *copies_without_steps(inputs), *incomplete_capture(inputs)]
     if isinstance(built, str):
         # Nothing can be replayed.
@@ -308,15 +303,6 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
         )
         explanation = replace(explanation, not_judged=(*idle, *unjudged))
     return explanation, critical_path(replay.recorded or replay)
-
-
-def _may_join_steps(inputs: ExplainInputs, first: Timeline) -> bool:
-    """Return whether operations mark the steps of a run, and some are left out for their times."""
-    left_out = (LossKind.ROW, LossKind.OVERRUN)
-    return steps_of(first).by_operations(first) and any(
-        loss.subject in (Subject.KERNEL, Subject.OPERATION) and loss.kind in left_out
-        for loss in inputs.losses_of_all
-    )
 
 
 def _lacks_records(inputs: ExplainInputs) -> bool:

@@ -19,7 +19,7 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
@@ -31,7 +31,17 @@ from hpcprof.common.memoize import computed_once
 from hpcprof.common.patterns import matches
 from hpcprof.profiles.columns.unique import distinct, number_texts, numbered_rows, rows_by_key
 from hpcprof.profiles.kernel_names import short_name
-from hpcprof.profiles.timeline import BEFORE_ALL, NO_NAME, Ints, Mask, Ranges, Table, Timeline
+from hpcprof.profiles.timeline import (
+    BEFORE_ALL,
+    NO_NAME,
+    Ints,
+    Kernels,
+    Mask,
+    Ranges,
+    Table,
+    Timeline,
+    concatenate,
+)
 from hpcprof.profiles.waiting_calls import launches_graph
 
 KERNEL, COPY, GRAPH, OPERATOR = PREFIXES = ("kernel:", "copy:", "graph:", "operator:")
@@ -139,6 +149,9 @@ def is_launch_step(name: str) -> bool:
 
 @computed_once
 def _sequence(timeline: Timeline) -> _Sequence | None:
+    if len(timeline.unended_kernels):
+        kernels = concatenate(Kernels, (timeline.kernels, timeline.unended_kernels))
+        timeline = replace(timeline, kernels=kernels)
     call = launch_calls(timeline)
     operation = np.flatnonzero(call != NO_CALL)
     if not len(operation):

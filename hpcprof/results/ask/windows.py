@@ -31,7 +31,7 @@ from hpcprof.runs.directory import Run
 
 _END_NS = 1 << 62
 """A time in ns after all events."""
-_GPU_TABLES = ("kernels", "memops", "graphs", "gpu_marks", "counters")
+_GPU_TABLES = ("kernels", "memops", "graphs", "gpu_marks", "counters", "unended_kernels")
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,9 @@ def test_a_row_without_a_possible_stamp_is_left_out(row: tuple[Any, ...], field:
         21,
         field,
     )
+    # One with a start still begins steps.
+    assert found.unended_kernels.start.tolist() == [5 * MS] * (field == "end")
+    assert found.unended_kernels.end.tolist() == [5 * MS] * (field == "end")
 
 
 def test_a_start_of_0_on_a_clock_that_began_long_before_is_no_time() -> None:

@@ -29,6 +29,7 @@ from hpcprof.analysis.explain.whole_run import (
 )
 from hpcprof.analysis.steps.run_step import PARTS
 from hpcprof.profiles.losses import Loss, LossKind, Subject
+from hpcprof.profiles.possible_times import with_possible_times
 from hpcprof.profiles.timeline import MpiCalls
 from tests.unit.analysis.explain.programs import MS, Host, Launch, Wait, inputs_of, simulate
 from tests.unit.analysis.timelines import COMP, timeline
@@ -319,13 +320,13 @@ def test_a_saving_counts_the_steps_that_lost_their_kernels_without_it() -> None:
     assert {item.value for item in host.evidence if item.analysis == "step_account"} == {5_014_000}
 
 
-@pytest.mark.parametrize("left_out", [0, 3])
-def test_steps_of_kernels_are_no_spikes_where_kernels_are_left_out(left_out: int) -> None:
+@pytest.mark.parametrize("without_end", [(), (5, 14, 30)])
+def test_kernels_without_an_end_begin_steps(without_end: tuple[int, ...]) -> None:
     """Rebuilt from a trace of rocprofv3 without API calls, in which three kernels had no end."""
-    alone = [row for row in range(40) if row not in (5, 14, 30) or not left_out]
-    profile = timeline([(row * MS, row * MS + MS // 2, COMP, None) for row in alone])
-    losses = (Loss(LossKind.ROW, Subject.KERNEL, left_out, 40, "end"),) if left_out else ()
-    inputs = replace(inputs_of({0: profile}), losses={0: losses})
+    ends = [0 if row in without_end else row * MS + MS // 2 for row in range(1, 41)]
+    profile = with_possible_times(timeline([(row * MS, end, COMP, None) for row, end in enumerate(ends, 1)]))
+    inputs = replace(inputs_of({0: profile}), losses={0: profile.origin.losses})
     explanation, _ = explain_run(inputs)
     assert Cause.STEP_SPIKES not in {item.cause for item in explanation.findings}
-    assert (Cause.STEP_SPIKES in {item.what for item in explanation.not_judged}) == bool(left_out)
+    assert (explanation.step.elapsed_ns, explanation.step.steps) == (MS, 39)
+    assert all(item.what != Cause.STEP_SPIKES for item in explanation.not_judged)

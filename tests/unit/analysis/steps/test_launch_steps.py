@@ -15,6 +15,7 @@ from hpcprof.analysis.steps.launch_steps import launch_step_candidates
 from hpcprof.analysis.steps.step_detection import LAUNCHES, SINGLE, step_candidates
 from hpcprof.analysis.steps.step_ranges import step_ranges, steps_of
 from hpcprof.analysis.steps.wall_time import step_intervals
+from hpcprof.profiles.possible_times import with_possible_times
 from hpcprof.profiles.readers.kineto.reader import read
 from hpcprof.profiles.timeline import ApiCalls, StepRange, Timeline, concatenate
 from tests.unit.analysis.timelines import COMP, timeline
@@ -73,6 +74,17 @@ def test_operators_of_the_layers_of_one_pass_are_no_steps(shrinks: bool, steps: 
     path = tmp_path / "cpu.trace.json"
     path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
     assert len(steps_of(read(path))) == steps
+
+
+def test_launched_kernels_without_an_end_begin_steps() -> None:
+    profile = launching(*SETUP, *TOKEN * 12)
+    is_first = profile.kernels.name == profile.strings.tolist().index("embed")
+    lost = np.flatnonzero(is_first)[[3, 4, 8]]
+    end = profile.kernels.end.copy()
+    end[lost] = 0
+    damaged = with_possible_times(replace(profile, kernels=replace(profile.kernels, end=end)))
+    assert len(damaged.kernels) == len(profile.kernels) - 3
+    assert steps_of(damaged).ranges.start.tolist() == steps_of(profile).ranges.start.tolist()
 
 
 def test_the_outermost_period_is_the_step_and_layers_are_not() -> None:
