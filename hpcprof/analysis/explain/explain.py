@@ -11,7 +11,7 @@ The pipeline, with the module of each part:
 """
 
 import sys
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 
 import numpy as np
@@ -213,7 +213,8 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     cost = min(CALL_COST_NS.get(built.profiler, 0), MPI_CALL_COST_NS if is_mpi else sys.maxsize)
     judged = [candidate for candidate in scene.candidates() if not candidate.has(*unknown)]
     cost = cost if replay.recorded is None else 0
-    search = Search(replay, judged, cost, weights, share.slower, share.faster, share.scale)
+    represented = _represented_share(inputs.tables["step_kinds"], absent)
+    search = Search(replay, judged, cost, weights, share.slower, share.faster, share.scale, represented)
     causes, hidden, slow = search.findings()
     causes += [item for item in slow if item.candidate.slower >= SURELY_SLOW]
     recorded_elapsed = elapsed or round(search.wall)
@@ -238,11 +239,6 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     ]
     causes, uncertain = without_profiler_cost(built, causes, elapsed)
     replayed = [finding_of(inputs, built, item, elapsed, usual) for item in causes]
-    if absent:
-        kinds = inputs.tables["step_kinds"]
-        counts = kinds["counted_steps"].fillna(kinds["steps"]).astype(float).to_numpy()
-        represented = 1 - counts[kinds["kind"].isin(absent)].sum() / counts[0]
-        replayed = [item.changed(lambda finding: _of_some_steps(finding, represented)) for item in replayed]
     drifting = [finding for finding, item in zip(replayed, causes, strict=True) if item.candidate in drifters]
     if is_mpi and built.steps == 1 < len(inputs.ranks):
         # Clocks do not agree to less, and one step has no mean.
@@ -331,13 +327,12 @@ def _step_weights(
     return weights, absent
 
 
-def _of_some_steps(finding: Finding, share: float) -> Finding:
-    """Return a finding of a share of the steps as their mean over all: the other steps may lack its cause."""
-    return replace(
-        finding,
-        saving_ns=round(share * (finding.saving_ns or 0)),
-        saving_low_ns=round(share * (finding.saving_low_ns or 0)),
-    )
+def _represented_share(kinds: pd.DataFrame, absent: Sequence[int]) -> float:
+    """Return the share of the steps of other kinds than the ``absent`` ones; ``kinds`` is ``step_kinds``."""
+    if not absent:
+        return 1.0
+    counts = kinds["counted_steps"].fillna(kinds["steps"]).astype(float)
+    return 1 - float(counts[kinds["kind"].isin(absent)].sum() / counts.iloc[0])
 
 
 def _main_kernel(scene: Scene, elapsed: int, profiler: str) -> MainKernel | None:

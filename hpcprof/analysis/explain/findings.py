@@ -60,10 +60,10 @@ class Judged:
     ranks: tuple[int, ...]
     """The positions of the ranks that have the cause."""
     saving: float
-    """In ns of elapsed time, mean over the steps."""
+    """In ns of elapsed time, mean over all steps."""
     by_step: Floats
-    """The saving of each step in ns or, if only some steps have the cause, their contributions to the
-    mean."""
+    """The saving of each step that counts in ns, on the scale of all steps, or, if only some steps have the
+    cause, their contributions to the mean."""
     interval: Interval
     """The interval of the saving; from 0 for candidates that are no finding."""
     steps: tuple[int, ...] = ()
@@ -73,7 +73,7 @@ class Judged:
     together: "tuple[Judged, ...]" = ()
     """The causes that hide the saving of a late rank: while they last, it saves little."""
     gained: Floats = field(default_factory=lambda: np.empty(0))
-    """The gain of each replayed step."""
+    """The gain of each replayed step, as replayed."""
     limits_after: "Judged | None" = None
     """The finding after which a hidden cost would limit the step."""
 
@@ -83,7 +83,9 @@ class Search:
 
     For ``call_cost_ns``, ``slower`` and ``faster`` see `hpcprof.analysis.explain.intervals.Uncertainty`;
     ``weights``, of shape (steps,), are the numbers of steps of the run for which the replayed ones stand, by
-    default equal. ``scale`` is the elapsed time of the replayed steps over that of all steps.
+    default equal. ``represented`` is the share of the steps for which replayed ones stand: the others, of
+    kinds without a replayed step, may lack a cause and gain nothing. ``scale`` is the elapsed time of the
+    replayed steps over that of all: gains are smaller by it too, unless steps of some kind are not replayed.
     """
 
     def __init__(
@@ -95,13 +97,15 @@ class Search:
         slower: Ints | None = None,
         faster: Ints | None = None,
         scale: float = 1.0,
+        represented: float = 1.0,
     ) -> None:
-        self.replay, self._scale = replay, scale
+        self.replay, self._represented = replay, represented
+        self._share_of_gain = represented if represented < 1 else 1 / scale
         self._weights = np.ones(replay.graph.steps) if weights is None else weights
         self.candidates = list(candidates)
         self._elapsed_by_times: dict[tuple[bytes, bool, bool], Ints] = {}
         self.unchanged = replay.elapsed(replay.unchanged)
-        self.wall = self._mean_of(replay.elapsed(replay.graph.observed))
+        self.wall = self._mean_of(replay.elapsed(replay.graph.observed)) / scale
         recorded = replay.recorded or replay
         measured, replayed = recorded.walls(recorded.graph.observed), recorded.walls(recorded.unchanged)
         self.error = abs(float(np.median(replayed) - np.median(measured)))
@@ -234,7 +238,7 @@ class Search:
         changed = (self._remove_candidate(times, item, item.ranks) for item in candidates)
         without = (self._elapsed_times(item, exact=False) for item in changed)
         return [
-            (self._mean_of(_gains_of_steps(before, after)), item)
+            (self._mean_gain(_gains_of_steps(before, after)), item)
             for after, item in zip(without, candidates, strict=True)
         ]
 
@@ -251,11 +255,16 @@ class Search:
         return slow
 
     def _mean(self, times: Times) -> float:
-        return self._mean_of(self._elapsed_times(times))
+        """Return the part of the mean step with some times that differs from that with others."""
+        return self._mean_gain(self._elapsed_times(times))
+
+    def _mean_gain(self, gained: Ints | Floats) -> float:
+        """Return the mean gain of all steps from that of the replayed ones."""
+        return self._share_of_gain * self._mean_of(gained)
 
     def _mean_of(self, steps: Ints | Floats) -> float:
-        """Return the mean over all steps of values of the replayed ones."""
-        return float(np.average(steps, weights=self._weights[: len(steps)])) / self._scale
+        """Return the mean of values of the replayed steps, each for the steps for which it stands."""
+        return float(np.average(steps, weights=self._weights[: len(steps)]))
 
     def _elapsed_times(self, times: Times, *, exact: bool = True) -> Ints:
         """Return the elapsed time of each step; a quarter of all calls are answered from earlier ones.
@@ -300,12 +309,13 @@ class Search:
         changed = self._remove_candidate(times, candidate, ranks)
         gained = _gains_of_steps(walls, self._elapsed_times(changed))
         # A single event is no cause of the other steps.
-        gained = np.where(self._weights[: len(gained)] > 0, gained, 0.0)
-        saving = self._mean_of(gained)
-        by_step, steps = gained, ()  # type: Floats, tuple[int, ...]
+        counts = self._weights[: len(gained)] > 0
+        gained = np.where(counts, gained, 0.0)
+        saving = self._mean_gain(gained)
+        by_step, steps = self._share_of_gain * gained[counts], ()  # type: Floats, tuple[int, ...]
         if (chosen := _steps_with_gain(gained)) is not None:
             # How many steps of the capture have the cause is known.
-            by_step = gained[chosen] * self._mean_of(chosen.astype(float))
+            by_step = gained[chosen] * self._mean_gain(chosen.astype(float))
             steps = self._numbers(times, changed, chosen)
         return Judged(candidate, ranks, saving, by_step, Interval(0.0, saving), steps, gained=gained)
 
@@ -326,7 +336,8 @@ class Search:
             judged = replace(judged, saving=saving, by_step=by_step)
         spread = judged.candidate.cause.spread
         interval = self._uncertainty.of_saving(times, remove, judged.saving, judged.by_step, spread)
-        return replace(judged, interval=interval)
+        # The steps of other kinds may have the cause as well.
+        return replace(judged, interval=replace(interval, high=interval.high / self._represented))
 
     def _numbers(self, times: Times, changed: Times, chosen: Mask) -> tuple[int, ...]:
         """Return the numbers of the steps that have a cause, from those that gain without it.

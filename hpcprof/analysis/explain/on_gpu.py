@@ -52,7 +52,7 @@ def explain_on_gpu(
     complete = {loss.kind for loss in inputs.losses_of_all} <= LAUNCH_KINDS and not inputs.coverage
     if complete and _share_pct(_account(tables)[0], "compute_ns") >= _MOSTLY_COMPUTE_PCT:
         findings = [item for item in findings if item.cause != Cause.CAPTURE_INCOMPLETE]
-    notes = [*_idle(tables)]
+    notes = [*_idle_gpu(tables)]
     if in_steps_ns:
         notes += rest_of_capture(tables["device_breakdown"], in_steps_ns, steps_of(first).source)
     return [*_communication(tables, inputs.ranks), *findings], kernel, tuple(notes)
@@ -72,7 +72,7 @@ def _communication(tables: Tables, ranks: tuple[int, ...]) -> Iterator[Finding]:
     yield unpriced_finding(Cause.EXPOSED_COMMUNICATION, ranks, where, evidence, _REMEDY, "medium")
 
 
-def _idle(tables: Tables) -> Iterator[NotJudged]:
+def _idle_gpu(tables: Tables) -> Iterator[NotJudged]:
     """Yield the idle time of the GPU, if it is much; nothing tells its cause."""
     account, whole = _account(tables)
     share = _share_pct(account, "idle_ns")

@@ -285,14 +285,32 @@ def test_a_step_is_no_longer_without_the_profiler_where_the_replay_is_too_long(s
     assert max(float(walls.mean()) / share.scale, share.alone.high) <= recorded + 1
 
 
-def test_savings_are_those_of_all_steps_where_some_stand_for_them() -> None:
+@pytest.mark.parametrize(
+    ("scale", "represented", "part"), [(1.25, 1.0, 0.8), (1.25, 0.5, 0.5), (0.8, 0.5, 0.5)]
+)
+def test_savings_are_those_of_all_steps_where_some_stand_for_them(
+    scale: float, represented: float, part: float
+) -> None:
+    """Steps of kinds that are not replayed gain nothing: the times of these tell nothing about the others."""
     timelines = simulate([loop(Host(4 * MS))], STEPS)
     built = replayable(inputs_of(timelines))
     assert isinstance(built, Replayable)
     replay = Replay(built.graph)
     candidates = Scene(replay, {}, timelines).candidates()
-    ((first, *_), *_), ((scaled, *_), *_) = (
-        Search(replay, candidates, 0, scale=scale).findings() for scale in (1.0, 1.25)
-    )
-    assert scaled.saving == pytest.approx(first.saving / 1.25)
-    assert scaled.interval.high == pytest.approx(first.interval.high / 1.25, rel=0.01)
+    (first, *_), _, _ = Search(replay, candidates, 0).findings()
+    (scaled, *_), _, _ = Search(replay, candidates, 0, scale=scale, represented=represented).findings()
+    assert scaled.saving == pytest.approx(part * first.saving)
+    assert scaled.by_step == pytest.approx(part * first.by_step)
+    # The steps of the other kinds may have the cause too.
+    assert scaled.interval.high * represented == pytest.approx(part * first.interval.high, rel=0.01)
+
+
+def test_the_gain_of_each_step_leaves_out_those_that_count_for_nothing() -> None:
+    timelines = simulate([loop(Host(4 * MS))], STEPS)
+    built = replayable(inputs_of(timelines))
+    assert isinstance(built, Replayable)
+    replay = Replay(built.graph)
+    weights = np.ones(replay.graph.steps)
+    weights[2] = 0
+    (first, *_), _, _ = Search(replay, Scene(replay, {}, timelines).candidates(), 0, weights).findings()
+    assert first.by_step.min() > 0 and len(first.by_step) == len(first.gained) - 1
