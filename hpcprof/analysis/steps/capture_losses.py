@@ -15,7 +15,7 @@ from hpcprof.common.units import format_ns
 from hpcprof.profiles.columns.joins import launch_pairs
 from hpcprof.profiles.columns.unique import name_matches
 from hpcprof.profiles.losses import COUNTERS, Loss, LossKind, Subject
-from hpcprof.profiles.timeline import NO_CORRELATION, Ints, Mask, Timeline
+from hpcprof.profiles.timeline import AFTER_ALL, BEFORE_ALL, NO_CORRELATION, Ints, Mask, Timeline
 from hpcprof.profiles.waiting_calls import launches_graph
 
 MIGRATION = re.compile(r"\bUnified\b|\bUVM\b|migrat", re.IGNORECASE)
@@ -80,7 +80,7 @@ def _launched_before(timeline: Timeline) -> Mask:
 def _execution_losses(timeline: Timeline) -> list[Loss]:
     """Count the launch calls whose operations are missing, without those that were left out or failed.
 
-    Kernels that were counted are not recorded.
+    Kernels that were counted are not recorded, nor what was launched last if a kernel failed.
     """
     if any(loss.detail == COUNTERS for loss in timeline.origin.losses) and not timeline.operation_count:
         return []
@@ -90,7 +90,7 @@ def _execution_losses(timeline: Timeline) -> list[Loss]:
         if (loss.kind in _LEFT_OUT_KINDS and loss.subject in (Subject.KERNEL, Subject.GRAPH))
         or (loss.kind is LossKind.FAILED and loss.subject is Subject.LAUNCH)
     )
-    rows, launching = lost_launches(timeline), launch_rows(timeline)
+    rows, launching = _before_failure(timeline, lost_launches(timeline)), launch_rows(timeline)
     is_graph_launch = name_matches(timeline, timeline.calls.name, launches_graph)
     subject = Subject.LAUNCH
     if timeline.operation_count and is_graph_launch[rows].all():
@@ -99,12 +99,22 @@ def _execution_losses(timeline: Timeline) -> list[Loss]:
     return [Loss(LossKind.MISSING, subject, lost, len(launching))] if lost > 0 else []
 
 
+def _before_failure(timeline: Timeline, rows: Ints) -> Ints:
+    """Return the rows of calls; if a kernel failed, only those before the last call whose work ran."""
+    failed = any(
+        loss.kind is LossKind.FAILED and loss.subject is Subject.CALL for loss in timeline.origin.losses
+    )
+    starts = timeline.calls.start
+    last = starts[launch_pairs(timeline)[1]].max(initial=BEFORE_ALL) if failed else AFTER_ALL
+    return rows[starts[rows] < last]
+
+
 def _copy_losses(timeline: Timeline) -> list[Loss]:
     """Count the calls that copy, without any operation, in a profile without memory operations."""
     if len(timeline.memops) or not timeline.operation_count:
         return []
     calls = np.flatnonzero(name_matches(timeline, timeline.calls.name, _COPY.fullmatch))
-    lost = int(np.count_nonzero(~np.isin(calls, launch_pairs(timeline)[1])))
+    lost = len(_before_failure(timeline, calls[~np.isin(calls, launch_pairs(timeline)[1])]))
     return [Loss(LossKind.MISSING, Subject.COPY, lost, len(calls))] if lost else []
 
 

@@ -23,7 +23,6 @@ from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from hpcprof.analysis.steps.mpi_steps import MIN_INSTANCES, unnamed_ranges
 from hpcprof.analysis.steps.streams import NO_CALL, launch_calls, streams
@@ -365,14 +364,14 @@ def _mostly_layers(launched: _Launched, marks_of_kinds: Sequence[tuple[int, Ints
 
 def _regular_marks(launched: _Launched, marks: Ints) -> Ints:
     """Return the marks of alike periods, without unusual ones at both ends; none if few are alike."""
-    is_similar, length = _similar_periods(launched.family, marks), np.diff(launched.start[marks])
+    is_similar, is_whole = _similar_periods(launched.family, marks)
+    length = np.diff(launched.start[marks])
     if not is_similar.any():
         return marks[:0]
     alike = length[is_similar]
+    usual = is_similar & is_whole if (is_similar & is_whole).any() else is_similar
     first, last = (
-        np.flatnonzero(is_similar & (length <= _MAX_END_RATIO * max(np.median(alike), np.median(beside))))[
-            end
-        ]
+        np.flatnonzero(usual & (length <= _MAX_END_RATIO * max(np.median(alike), np.median(beside))))[end]
         for beside, end in ((alike[:_END_PERIODS], 0), (alike[-_END_PERIODS:], -1))
     )
     inside = slice(int(first), int(last) + 1)
@@ -398,8 +397,11 @@ def _periods_per_step(length: Ints) -> int:
     return 1
 
 
-def _similar_periods(kind: Ints, marks: Ints) -> NDArray[np.bool_]:
-    """Return a mask of the periods that launch the kinds about as often as the median one; (marks - 1,)."""
+def _similar_periods(kind: Ints, marks: Ints) -> tuple[Mask, Mask]:
+    """Return masks of the periods that launch the kinds about, and at least, as often as the median one.
+
+    Both have the shape (marks - 1,).
+    """
     # The rarest kinds count together.
     rank = np.argsort(np.argsort(-np.bincount(kind), kind="stable"))
     counted = np.minimum(rank, _MAX_KINDS)[kind[marks[0] : marks[-1]]]
@@ -407,10 +409,8 @@ def _similar_periods(kind: Ints, marks: Ints) -> NDArray[np.bool_]:
     shape = (len(marks) - 1, _MAX_KINDS + 1)
     counts = np.bincount(period * shape[1] + counted, minlength=shape[0] * shape[1]).reshape(shape)
     median = np.median(counts, axis=0)
-    is_similar: NDArray[np.bool_] = np.abs(counts - median).sum(axis=1) <= max(
-        _MAX_PERIOD_DIFFERENCE * float(median.sum()), 1.0
-    )
-    return is_similar
+    most = max(_MAX_PERIOD_DIFFERENCE * float(median.sum()), 1.0)
+    return np.abs(counts - median).sum(axis=1) <= most, (counts >= np.floor(median)).all(axis=1)
 
 
 def launch_steps(timeline: Timeline, name: str) -> tuple[Ranges, Ints]:

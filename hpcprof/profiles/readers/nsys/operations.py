@@ -89,19 +89,21 @@ _MEMORY_LABELS = {
     5: "Device Static",
     6: "Managed Static",
 }
-# Errors of CUDA after which work is not done. Programs meet others on purpose.
-_ERRORS = {
+_LAUNCH_ERRORS = {
     9: "invalid grid or block",
     98: "no code for this GPU",
     209: "no code for this GPU",
     222: "PTX of a newer toolkit than the driver's",
-    700: "illegal memory access",
     701: "too many registers or too much shared memory",
+}
+"""Errors of launches whose work is not done. Other calls return them to programs that only ask."""
+_STICKY_ERRORS = {
+    700: "illegal memory access",
+    715: "illegal instruction",
     716: "misaligned address",
     719: "failed launch",
 }
-_LAUNCH_ERRORS = {9, 98, 209, 222, 701}
-"""The errors that other calls return to programs that only ask."""
+"""Errors of kernels: the next call that meets one returns it, and so does each call after it."""
 _MAX_CUT_SHARE = 1e-4
 """Maximum share of launches without a kernel for which no results are read: a capture cuts off the last."""
 
@@ -124,11 +126,12 @@ def read_calls(export: NsysExport) -> tuple[IntColumns, list[Loss]]:
     return with_odd_fields(table.read_bulk(_CALL), Subject.CALL)
 
 
-def failed_calls(export: NsysExport, names: Ints, kernels: int) -> list[Loss]:
+def failed_calls(export: NsysExport, calls: IntColumns, kernels: int) -> list[Loss]:
     """Count the calls that did no work, by their error, in an export with fewer kernels than launches.
 
-    ``names`` are the ids of the names of all calls.
+    ``calls`` are the columns of all calls. One loss stands for all calls that meet the error of a kernel.
     """
+    names = calls["nameId"]
     texts = export.strings(distinct(names))
     is_launch = np.isin(names, [number for number, text in texts.items() if "Launch" in text])
     launches = np.count_nonzero(is_launch)
@@ -137,17 +140,16 @@ def failed_calls(export: NsysExport, names: Ints, kernels: int) -> list[Loss]:
     if table is None or "returnValue" not in table.columns or not missing:
         return []
     returned = table.read_bulk({"returnValue": 0}).integers["returnValue"]
-    failures: list[Loss] = []
-    for subject, rows, calls in (
-        (Subject.LAUNCH, is_launch, launches),
-        (Subject.CALL, ~is_launch, len(names)),
-    ):
-        counts = {
-            f"{code} of CUDA ({text})": np.count_nonzero(returned[rows] == code)
-            for code, text in _ERRORS.items()
-            if subject is Subject.LAUNCH or code not in _LAUNCH_ERRORS
-        }
-        failures += losses(LossKind.FAILED, subject, counts, int(calls))
+    counts = {
+        f"{code} of CUDA ({text})": np.count_nonzero(returned[is_launch] == code)
+        for code, text in _LAUNCH_ERRORS.items()
+    }
+    failures = losses(LossKind.FAILED, Subject.LAUNCH, counts, int(launches))
+    for code, text in _STICKY_ERRORS.items():
+        if len(failed := np.flatnonzero(returned == code)):
+            first = texts[names[failed[calls["start"][failed].argmin()]]]
+            detail = f"{code} of CUDA ({text}), the first in {first}: what was launched last did not end"
+            failures.append(Loss(LossKind.FAILED, Subject.CALL, len(failed), len(names), detail))
     return failures
 
 

@@ -48,7 +48,7 @@ def _timeline(export: NsysExport) -> Timeline:
     calls, lost_calls = read_calls(export)
     process = _only_process(calls["globalTid"])
     gpu, lost_kernels = read_kernels(export, process)
-    lost_calls += failed_calls(export, calls["nameId"], len(gpu["start"]))
+    lost_calls += failed_calls(export, calls, len(gpu["start"]))
     used = (gpu["demangledName"], calls["nameId"], *([events.columns["textId"]] if events else []))
     ids = np.concatenate([distinct(column) for column in used])
     strings = StringTable()

@@ -58,6 +58,13 @@ def test_without_a_gpu_the_outermost_operators_mark_the_steps(tmp_path: Path) ->
     assert set((walls.end - walls.start)[:-1]) == {50_000}
 
 
+def test_launches_of_the_setup_that_also_begin_a_step_are_none() -> None:
+    """As in the public caoye310/Lower-Triangular-Solves: arrays are copied once, then rows before each kernel."""
+    loop: list[Launch] = [("copy", 20), ("solve", 10)]
+    found = steps_of(launching(*[("copy", 20)] * 3, *loop * 40))
+    assert (found.name, len(found)) == ("kernel:copy", 39)
+
+
 def operator(name: str, moment: int, length: int, **arguments: Any) -> dict[str, Any]:
     times = {"pid": 1, "tid": 1, "ts": moment, "dur": length}
     return {"ph": "X", "cat": "cpu_op", "name": name, **times, "args": arguments}

@@ -363,7 +363,34 @@ def test_launches_that_failed_are_no_launches_whose_kernels_are_lost(tmp_path: P
     timeline = read(path)
     assert [loss.sentence for loss in (*timeline.origin.losses, *capture_losses(timeline))] == [
         "2 of 2 launch calls failed with error 222 of CUDA (PTX of a newer toolkit than the driver's)",
-        "1 of 6 API calls failed with error 700 of CUDA (illegal memory access)",
+        "1 of 6 API calls failed with error 700 of CUDA (illegal memory access), the first in "
+        "cudaDeviceSynchronize: what was launched last did not end",
+    ]
+
+
+def test_the_error_of_a_kernel_is_one_loss_with_the_first_call_that_meets_it(tmp_path: Path) -> None:
+    """The second of three launches has no kernel, as it fails, and so do all calls from then on."""
+    path = tmp_path / "rank0.sqlite"
+    calls = [(5, 0, "cudaLaunchKernel"), (10, 0, "cudaLaunchKernel"), (15, 716, "cudaMemcpy")]
+    calls += [(20, 716, "cudaLaunchKernel"), (25, 716, "cudaFree"), (30, 716, "cudaDeviceSynchronize")]
+    names = sorted({name for _, _, name in calls})
+    change(
+        path,
+        *generated_exports.SCHEMA.strip().split(";")[:-1],
+        *(f"INSERT INTO StringIds VALUES ({i}, '{name}')" for i, name in enumerate(names, 101)),
+        *(
+            f"INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES ({at}, {at + 1}, 0, 1, {i}, "
+            f"{101 + names.index(name)}, {code})"
+            for i, (at, code, name) in enumerate(calls, 1)
+        ),
+        "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL (start, end, deviceId, contextId, streamId, correlationId, "
+        "globalPid, demangledName, shortName, gridX, gridY, gridZ, blockX, blockY, blockZ) "
+        "VALUES (6, 9, 0, 1, 7, 1, 0, 102, 102, 1, 1, 1, 1, 1, 1)",
+    )
+    timeline = read(path)
+    assert [loss.sentence for loss in (*timeline.origin.losses, *capture_losses(timeline))] == [
+        "4 of 6 API calls failed with error 716 of CUDA (misaligned address), the first in cudaMemcpy: what "
+        "was launched last did not end"
     ]
 
 
