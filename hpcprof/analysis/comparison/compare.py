@@ -34,7 +34,8 @@ ELAPSED, OWN_ELAPSED = "elapsed_per_step_ns", "own_elapsed_per_step_ns"
 STEP, OWN_STEP, _SPAN = "step_p50_ns", "own_step_p50_ns", "span_ns"
 _PER_LAUNCH = "kernels_per_launch_ns"
 _MEDIANS = {ELAPSED: STEP, OWN_ELAPSED: OWN_STEP}
-_TIMES = (ELAPSED, OWN_ELAPSED, STEP, OWN_STEP, _SPAN, _PER_LAUNCH)
+_FILES = "time_in_files_ns"
+_TIMES = (ELAPSED, OWN_ELAPSED, STEP, OWN_STEP, _SPAN, _PER_LAUNCH, _FILES)
 """The metrics that may decide, in order of preference."""
 
 _MIN_RATIO_DIFFERENCE = 0.02
@@ -89,7 +90,8 @@ def compare(
 
     One metric decides, and its row is the first: the elapsed time per step in the profiles, without that the
     one by the workload's own clock, without both the GPU's span or, if captures without steps have different
-    numbers of kernels, the mean time of a kernel. Single long steps (`hpcprof.runs.step_time`) do not count.
+    numbers of kernels, the mean time of a kernel, and of logs of Darshan alone the time of all ranks in
+    files. Single long steps (`hpcprof.runs.step_time`) do not count.
     The median step is beside it, and a sentence says where both disagree, as in runs with rare long steps. A
     ``regression`` has an interval above 1 and a ratio of at least 1.01, an ``improvement`` is the opposite.
     Otherwise the sides are ``equivalent`` if the interval is within the margin, and the comparison is
@@ -432,7 +434,25 @@ def run_metrics(run: RunData, per_step: bool, per_launch: bool = False) -> dict[
         | _efficiencies(tables["pop"])
         | _gpu_times(tables, per_step, per_launch)
         | _machine_metrics(tables)
+        | _file_metrics(tables["darshan_files"])
     )
+
+
+def _file_metrics(files: pd.DataFrame) -> dict[str, float]:
+    """Return what Darshan recorded, summed over ranks and files: data by module, and the longest time of one.
+
+    MPI-IO calls POSIX, so that times of modules do not add up.
+    """
+    if not len(files):
+        return {}
+    times = ["read_s", "write_s", "meta_s"]
+    sums = files.groupby("module")[["read_bytes", "written_bytes", *times]].sum().astype(float)
+    moved = {
+        f"{module.lower()}_{kind}_bytes": float(sums.loc[module, f"{kind}_bytes"])
+        for module in sums.index
+        for kind in ("read", "written")
+    }
+    return {_FILES: 1e9 * float(sums[times].sum(axis=1).max()), **moved}
 
 
 def _efficiencies(pop: pd.DataFrame) -> dict[str, float]:

@@ -20,7 +20,10 @@ ANALYSES = (
         "metric:text a:float b:float ratio:float ci_low:float ci_high:float n_a n_b verdict:text",
         "metric a b ratio verdict ci_low ci_high",
         function="comparison.compare:compare",
-        needs=(*names("steps_summary step_times step_kinds phases breakdown overlap kernels pop"), *MACHINE),
+        needs=(
+            *names("steps_summary step_times step_kinds phases breakdown overlap kernels pop darshan_files"),
+            *MACHINE,
+        ),
     ),
     _pair_analysis(
         "step_difference",

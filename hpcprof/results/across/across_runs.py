@@ -147,7 +147,7 @@ def _comparable_data(runs: Sequence[Run], store: Store) -> list[RunData]:
     data_of_runs = []
     for run in runs:
         data = run_data(run, store)
-        collected = store.exists() and store.profiles(run.id)
+        collected = store.exists() and (store.profiles(run.id) or len(data.tables["darshan_files"]))
         if not collected and not len(data.own_step_ns):
             if not profiles_of(run):
                 raise HpcprofError(f"{run.id} has no profiles and no step times: nothing can be compared.")

@@ -502,6 +502,21 @@ def test_captures_of_different_length_without_steps_are_compared_by_the_time_of_
     assert compare([capture(40)] * 2, [capture(40)] * 2).rows["metric"].iloc[0] == "span_ns"
 
 
+def test_logs_of_darshan_alone_are_compared_by_the_time_in_files() -> None:
+    def logged(seconds: float) -> RunData:
+        found = run("logged")
+        times = {"read_s": 0.0, "write_s": seconds, "meta_s": 0.25}
+        rows = [
+            {"module": module, "read_bytes": 0, "written_bytes": 64, **times}
+            for module in ("MPI-IO", "POSIX")
+        ]
+        return replace(found, tables={**found.tables, "darshan_files": pd.DataFrame(rows)})
+
+    rows = compare([logged(1.0)], [logged(0.5)]).rows
+    assert rows["metric"].tolist() == ["time_in_files_ns", "mpi-io_written_bytes", "posix_written_bytes"]
+    assert rows["ratio"].tolist() == [pytest.approx(1.25 / 0.75, abs=1e-3), 1.0, 1.0]
+
+
 @pytest.mark.parametrize(
     ("name", "kernels", "unlike"), [("level", 72, True), ("level", 2, False), ("row", 72, False)]
 )

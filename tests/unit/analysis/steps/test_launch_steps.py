@@ -59,7 +59,7 @@ def test_without_a_gpu_the_outermost_operators_mark_the_steps(tmp_path: Path) ->
 
 
 def test_launches_of_the_setup_that_also_begin_a_step_are_none() -> None:
-    """As in the public caoye310/Lower-Triangular-Solves: arrays are copied once, then rows before each kernel."""
+    """As in the public caoye310/Lower-Triangular-Solves: whole arrays are copied first, then rows."""
     loop: list[Launch] = [("copy", 20), ("solve", 10)]
     found = steps_of(launching(*[("copy", 20)] * 3, *loop * 40))
     assert (found.name, len(found)) == ("kernel:copy", 39)
