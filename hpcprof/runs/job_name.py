@@ -19,6 +19,9 @@ _LAUNCHERS = ("torchrun", "accelerate", "deepspeed")
 JAX_MODULES = {"jax", "flax", "optax", "equinox", "haiku"}
 """JAX, and libraries for it."""
 
+OTHER_PYTHON = "torch or jax shows where PyTorch or JAX takes its time, py-spy or cProfile other Python"
+"""Profilers for a script that imports neither itself: its modules may."""
+
 _IMPORT = re.compile(r"^[ \t]*(?:import|from)[ \t]+(\w+(?:[ \t]*,[ \t]*\w+)*)", re.MULTILINE)
 _SCRIPT_SUFFIXES = (".py", ".sh", ".bash")
 

@@ -50,6 +50,11 @@ def is_compiled(arguments: Sequence[str], directory: str) -> bool:
     file = program_file(last, directory)
     if file is None or any(interpreter.fullmatch(file.name) for interpreter in (PYTHON, SHELL)):
         return False
+    return is_executable(file)
+
+
+def is_executable(file: Path) -> bool:
+    """Return whether a file is an executable or a library, and no script."""
     return _find_pattern(file, _NO_MATCH) is not None
 
 

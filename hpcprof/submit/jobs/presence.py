@@ -9,13 +9,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from hpcprof.common.errors import UsageError
-from hpcprof.node.program_words import PYTHON, find_mpi, library_beside
+from hpcprof.node.program_words import PYTHON, SHELL, find_mpi, library_beside
 from hpcprof.runs.job import Job
-from hpcprof.runs.job_name import JAX_MODULES, imported_modules, runs_python, script_of
+from hpcprof.runs.job_name import JAX_MODULES, OTHER_PYTHON, imported_modules, runs_python, script_of
 from hpcprof.submit.container.ranks import uses_container
 from hpcprof.submit.jobs.checks import AUTO
 from hpcprof.submit.jobs.workers import scripts_of
-from hpcprof.submit.linked_libraries import is_compiled, lacks_word, program_file
+from hpcprof.submit.linked_libraries import is_compiled, is_executable, lacks_word, program_file
 from hpcprof.submit.profilers import FOR_UNCHANGED_PROGRAMS, find_profiler
 from hpcprof.submit.profilers.base import NONE
 from hpcprof.submit.profilers.nsys import GPU_DEVICES, NSYS
@@ -33,6 +33,9 @@ _SETUP_ADVICE = "; if only the nodes have it, name its folder under setup in the
 
 _NODE_LOCAL_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm", "/run")
 """Folders that no file system of a cluster usually shares."""
+
+_RUNNERS = {".py": "python", ".sh": "bash", ".ipynb": "jupyter execute"}
+"""The command that runs a file, by its suffix."""
 
 
 def check_present(site: Site, job: Job) -> None:
@@ -57,10 +60,15 @@ def check_present(site: Site, job: Job) -> None:
         _check_built_in(job)
     built_in = profiler.in_program and _has_built_in(job, profiler.in_program)
     program = program_file(job.arguments, job.directory)
-    if job.profiled_ranks and not profiler.runs_python and program and program.resolve().name != program.name:
-        advice = f"use nsys or scorep-preload, or name that file: {_by_its_file(program, job.profiler)}"
-        sentence = f"it cannot start {program.name}, a link to {program.resolve().name}; {advice}"
-        raise UsageError(f"--profiler {job.profiler}: {sentence}.")
+    if job.profiled_ranks and not profiler.starts_scripts and program:
+        kind, advice = "", f"or name that file: {_by_its_file(program, job.profiler)}"
+        if program.resolve().name != program.name:
+            kind = f"a link to {program.resolve().name}"
+        elif not is_executable(program):
+            kind, advice = "a script", "or name the program that it runs"
+        if kind:
+            sentence = f"it cannot start {program.name}, {kind}; use nsys or scorep-preload, {advice}"
+            raise UsageError(f"--profiler {job.profiler}: {sentence}.")
     if job.profiled_ranks and word and complete and not built_in and shutil.which(word, path=path) is None:
         advice = f"install it, or load its module{setup_advice}"
         raise UsageError(f"--profiler {job.profiler}: {word} is not on the PATH; {advice}.")
@@ -83,8 +91,8 @@ def profiler_at(
     """Return the profiler that ``name`` means at a site.
 
     ``auto`` is that of its file, else the first of `FOR_UNCHANGED_PROGRAMS` on the PATH of this machine that
-    takes the ``program``. A script that imports JAX or PyTorch has the profiler of that where nsys is absent
-    or has no GPU to record, and only nsys records a program here that loads no MPI.
+    takes the ``program``; EZTrace takes no script. A script that imports JAX or PyTorch has the profiler of
+    that where nsys is absent or has no GPU to record, and only nsys records a program here that loads no MPI.
     ``able`` returns the profilers that work at the site; looking for those of other packages takes time.
     """
     if name != AUTO:
@@ -97,7 +105,9 @@ def profiler_at(
         sentence = f"--profiler auto: site {site.name} names no profiler; {advice}."
         raise UsageError(sentence, "profiler", "site")
     in_python = runs_python(program)
-    fitting = [tool for tool in FOR_UNCHANGED_PROGRAMS if tool.runs_python or not in_python]
+    file = program_file(program, ".")
+    is_script = in_python or (file and (SHELL.fullmatch(file.name) or not is_executable(file)))
+    fitting = [tool for tool in FOR_UNCHANGED_PROGRAMS if tool.starts_scripts or not is_script]
     tools = {tool.name: tool.needs or tool.command[0] for tool in fitting if tool.name in other_names}
     _, path = _search_path(site)
     present = next((candidate for candidate, tool in tools.items() if shutil.which(tool, path=path)), None)
@@ -114,14 +124,23 @@ def profiler_at(
             "or run it without a profiler, which samples processors and memory.",
             *("profiler", "site"),
         )
+    if present is None and modules and "mpi4py" not in modules:
+        sentence = (
+            f"{script_of(program)} imports neither mpi4py nor PyTorch nor JAX; --profiler {OTHER_PYTHON}"
+        )
+        raise UsageError(f"--profiler auto: {sentence}.", "profiler", "site")
     if present is None:
-        file = program_file(program, ".") if in_python and shutil.which("eztrace", path=path) else None
-        by_file = f". EZTrace starts no link: {_by_its_file(file, 'eztrace')}" if file else ""
+        advice = ""
+        if file and is_script and shutil.which("eztrace", path=path):
+            by_file = f"link: {_by_its_file(file, 'eztrace')}"
+            advice = (
+                f". EZTrace starts no {by_file if in_python else 'script: name the program that it runs'}"
+            )
         raise UsageError(
             f"--profiler auto: none of {', '.join(tools.values())} is on the PATH; load a module (module "
-            f"load scorep), install one ({'' if in_python else 'apt-get install eztrace, '}spack install "
+            f"load scorep), install one ({'' if is_script else 'apt-get install eztrace, '}spack install "
             "scorep), or write profiler in the site file"
-            f"{by_file}{'. PyTorch has its own: --profiler torch' if in_python else ''}.",
+            f"{advice}{'. PyTorch has its own: --profiler torch' if in_python else ''}.",
             *("profiler", "site"),
         )
     return present
@@ -185,6 +204,8 @@ def _check_program(job: Job, path: str | None, setup_advice: str) -> None:
         if not file.exists() and not (absolute and setup_advice):
             where = "" if absolute else f" in {job.directory}"
             raise UsageError(f"{program}: there is no such file{where}.")
+        if file.is_dir():
+            raise UsageError(f"{program} is a folder, and no program.")
         if file.is_file() and not os.access(file, os.X_OK):
             raise UsageError(f"{program} is not executable: chmod +x it, or name what runs it before it.")
         # PK begins a zipped application.
@@ -193,7 +214,9 @@ def _check_program(job: Job, path: str | None, setup_advice: str) -> None:
             raise UsageError(f"{sentence}, so that a shell would run it: add one, or write python {program}.")
     elif path is not None and shutil.which(program, path=path) is None:
         if file.is_file():
-            advice = f"; write ./{program}, or name what runs it, as in python {program}"
+            runner = _RUNNERS.get(file.suffix)
+            advice = f"; write ./{program}, or name what runs it"
+            advice += f", as in {runner} {program}" if runner else ""
         else:
             matches = difflib.get_close_matches(program, _names_on_path(path), 1, 0.75)
             advice = f" (did you mean {matches[0]}?)" if matches else setup_advice

@@ -207,8 +207,8 @@ class Profiler:
     """The optional Python package that reads its profiles; empty for none."""
     becomes_program: bool = False
     """True if the process of ``command`` becomes the program's: a signal to it reaches the program."""
-    runs_python: bool = True
-    """False if ``auto`` takes it for no program in Python, and it cannot start a link of another name."""
+    starts_scripts: bool = True
+    """False if it starts executables alone: no script, and no link of another name."""
     vendors: tuple[Vendor, ...] = ()
     """The vendors of the GPUs that it can profile; empty for any."""
     capabilities: tuple[str, ...] = ()

@@ -54,5 +54,5 @@ EZTRACE = Profiler(
     flags=_flags,
     reader_package="otf2",
     becomes_program=True,
-    runs_python=False,  # it looks for the name of the file behind python3, a link, and aborts
+    starts_scripts=False,  # it looks for the name of the program among the files that the process has mapped
 )

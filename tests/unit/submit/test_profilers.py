@@ -429,15 +429,11 @@ def test_auto_takes_a_profiler_of_programs_as_they_are_that_is_here(
 def test_auto_takes_no_profiler_of_mpi_for_a_program_without_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("eztrace", "pipeline.sh"):
+    for name in ("eztrace", "bash", "pipeline.sh"):
         (tmp_path / name).write_text("#!/bin/sh\n")
         (tmp_path / name).chmod(0o755)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(
-        UsageError, match=r"eztrace records MPI, and \./pipeline.sh loads no MPI library; install"
-    ):
-        make_job(LOCAL, arguments=["./pipeline.sh"], profiler="auto")
     # The MPI of the launcher may be that of a script, but not that of an executable.
     for name in ("bin/mpiexec", "lib/libmpi.so.40", "writer"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -445,7 +441,17 @@ def test_auto_takes_no_profiler_of_mpi_for_a_program_without_it(
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{tmp_path / 'bin'}")
     monkeypatch.setattr("hpcprof.node.program_words._output", lambda words, folder: "")
-    assert make_job(LOCAL, arguments=["./pipeline.sh"], profiler="auto").profiler == "eztrace"
+    for script in (["./pipeline.sh"], ["bash", "pipeline.sh"]):
+        with pytest.raises(
+            UsageError, match=r"none of nsys, scorep-preload-init .* EZTrace starts no script"
+        ):
+            make_job(LOCAL, arguments=script, profiler="auto")
+    (tmp_path / "scorep-preload-init").touch(0o755)
+    assert make_job(LOCAL, arguments=["./pipeline.sh"], profiler="auto").profiler == "scorep-preload"
+    (tmp_path / "etl.py").write_text("import numpy\n")
+    (tmp_path / "scorep-preload-init").unlink()
+    with pytest.raises(UsageError, match=r"etl.py imports neither mpi4py nor PyTorch nor JAX; .* py-spy or"):
+        make_job(LOCAL, arguments=["python3", "etl.py"], profiler="auto")
     with pytest.raises(UsageError, match=r"\./writer loads no MPI library"):
         make_job(LOCAL, arguments=["./writer"], profiler="auto")
     (tmp_path / "train.py").write_text("import torch.nn as nn\n")

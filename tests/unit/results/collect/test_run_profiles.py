@@ -172,6 +172,7 @@ def test_a_run_without_profiles_is_waited_for_until_it_has_ended(
         ("torch", "auto shows"),
         ("mpi4py", "auto shows which rank"),
         ("mpi4py, torch", "auto shows where"),
+        ("", "auto shows its GPUs and MPI, perf a program without them"),
     ],
 )
 def test_the_hint_how_to_profile_names_no_profiler_that_refuses_the_program(
@@ -180,8 +181,7 @@ def test_the_hint_how_to_profile_names_no_profiler_that_refuses_the_program(
     run = make_run()
     (run.path / "t.py").write_text(f"import {imported}\n")
     assert run.manifest is not None
-    job = msgspec.structs.replace(
-        run.manifest.job, workload=None, arguments=["python", "t.py"], directory=str(run.path)
-    )
+    program = ["python", "t.py"] if imported else ["./solver"]
+    job = msgspec.structs.replace(run.manifest.job, workload=None, arguments=program, directory=str(run.path))
     run = Run(run.id, run.path, msgspec.structs.replace(run.manifest, job=job))
     assert f"(hpcprof run --profiler {profiler}" in run_profiles.unprofiled_sentence(run)

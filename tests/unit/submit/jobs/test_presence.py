@@ -24,7 +24,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("sbatch", "squeue", "scancel", "python", "bash", "torchrun"):
         (commands / name).write_text("#!/bin/sh\n")
         (commands / name).chmod(0o755)
-    (tmp_path / "train.py").touch()
+    for name in ("train.py", "n.ipynb", "a.json"):
+        (tmp_path / name).touch()
     (tmp_path / "plain.py").write_text("import torch\n")
     (tmp_path / "plain.py").chmod(0o755)
     monkeypatch.setenv("PATH", str(commands))
@@ -42,7 +43,10 @@ def check(*program: str, site: str = "generic-slurm", profiler: str = "none", **
     [
         ("pyhton train.py", r"pyhton is not on the PATH \(did you mean python\?\)\."),
         ("no-such-solver", r"no-such-solver is not on the PATH; if only the nodes have it, name its folder"),
-        ("train.py", r"train.py is not on the PATH; write \./train.py, or name what runs it"),
+        ("train.py", r"train.py is not on the PATH; write \./train.py, or name .* as in python train.py\.$"),
+        ("n.ipynb", r"n.ipynb is not on the PATH; .* as in jupyter execute n.ipynb\.$"),
+        ("a.json", r"a.json is not on the PATH; write \./a.json, or name what runs it\.$"),
+        ("./bin", r"^\./bin is a folder, and no program\.$"),
         ("./train.py", r"\./train.py is not executable"),
         ("./plain.py", r"\./plain.py has no first line such as #!/usr/bin/env python3, so .* write python "),
         ("./solver", r"\./solver: there is no such file in "),
@@ -105,7 +109,7 @@ def test_a_program_without_the_profiler_that_has_to_be_built_in_is_refused(here:
     check("python", "train.py", profiler="scorep")
 
 
-def test_eztrace_is_refused_for_a_link_such_as_that_of_python(here: Path) -> None:
+def test_eztrace_is_refused_for_a_script_and_for_a_link_such_as_that_of_python(here: Path) -> None:
     (here / "bin/eztrace").write_text("#!/bin/sh\n")
     (here / "bin/eztrace").chmod(0o755)
     for name in ("solver-1.2", "bin/python3.11"):
@@ -114,6 +118,10 @@ def test_eztrace_is_refused_for_a_link_such_as_that_of_python(here: Path) -> Non
     (here / "solver").symlink_to("solver-1.2")
     (here / "bin/python3").symlink_to("python3.11")
     check("./solver-1.2", profiler="eztrace")
+    (here / "run.sh").write_text("#!/bin/sh\n./solver-1.2\n")
+    (here / "run.sh").chmod(0o755)
+    with pytest.raises(UsageError, match=r"it cannot start run.sh, a script; use nsys .* that it runs\.$"):
+        check("./run.sh", profiler="eztrace")
     (here / "pyvenv.cfg").touch()
     packages = f"PYTHONPATH={here}/lib/python3.11/site-packages hpcprof run"
     for program, link, says in (
