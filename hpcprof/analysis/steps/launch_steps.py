@@ -95,6 +95,12 @@ _MIN_LAYERS = 4
 _MAX_END_RATIO = 4.0
 """Maximum ratio of the first and the last period to the median: programs load and compile at first."""
 
+_MIN_TYPICAL_SHARE = 0.01
+"""Minimum share of the time of all periods but the longest that as many median periods would take.
+
+Requests to a server are bursts of launches, with long waits in between.
+"""
+
 _END_PERIODS = 16
 """Number of periods at each end whose median counts as well: the steps of a factorization shrink."""
 
@@ -381,7 +387,8 @@ def _regular_marks(launched: _Launched, marks: Ints) -> Ints:
     regular = is_similar.mean() >= _MIN_SIMILAR_SHARE and all(
         part[is_similar].sum() >= _MIN_SIMILAR_PART * part.sum() for part in (length, np.diff(marks))
     )
-    return marks if regular else marks[:0]
+    typical = len(length) * np.median(length) >= _MIN_TYPICAL_SHARE * (length.sum() - length.max())
+    return marks if regular and typical else marks[:0]
 
 
 def _periods_per_step(length: Ints) -> int:

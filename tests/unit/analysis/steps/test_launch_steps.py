@@ -65,6 +65,12 @@ def test_launches_of_the_setup_that_also_begin_a_step_are_none() -> None:
     assert (found.name, len(found)) == ("kernel:copy", 39)
 
 
+@pytest.mark.parametrize(("pause", "steps"), [(400_000, 0), (4_000, 39)])
+def test_requests_to_a_server_with_long_waits_between_them_are_no_steps(pause: int, steps: int) -> None:
+    request = [("norm", 10), ("gemm", 10)] * 10
+    assert len(steps_of(launching(*[("norm", pause), *request[1:]] * 4))) == steps
+
+
 def operator(name: str, moment: int, length: int, **arguments: Any) -> dict[str, Any]:
     times = {"pid": 1, "tid": 1, "ts": moment, "dur": length}
     return {"ph": "X", "cat": "cpu_op", "name": name, **times, "args": arguments}
