@@ -82,7 +82,7 @@ def command(
     sweep is shown as the step time of each run by parameter.
     """
     from hpcprof.analysis.framework.registry import find_analysis, find_analysis_across_runs
-    from hpcprof.results.ask.tables import VERDICTS
+    from hpcprof.results.ask.tables import EXPLAINED, VERDICTS
     from hpcprof.results.collect.missing import find_collected_run
     from hpcprof.results.store.store import open_store
     from hpcprof.runs.directory import find_sweep
@@ -108,8 +108,8 @@ def command(
     if form == "csv" and chosen is None:
         raise UsageError("--format csv writes one table: choose it with --analysis NAME.")
     run = find_collected_run(runs[0] if runs else "last", store, runs_dir, collect_first)
-    # A verdict on late ranks takes in what the explanation finds.
-    explains = chosen is None or chosen.name in VERDICTS or html is not None
+    # A verdict on late ranks takes in what the explanation finds, which has tables of its own.
+    explains = chosen is None or chosen.name in (*VERDICTS, *EXPLAINED) or html is not None
     unexplained = explain_first(run, store) if explains else ""
     contents = report_of_run(run, store, unexplained, threshold=threshold, html=html, scrub=scrub)
     if chosen is not None:

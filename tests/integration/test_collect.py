@@ -250,6 +250,13 @@ def test_json_rows_have_exactly_the_keys_of_their_analysis(
     assert empty == of_some | memory | {"darshan_files", "darshan_ranks", "darshan_steps"}
 
 
+def test_a_table_of_the_explanation_is_there_without_asking_for_the_explanation(
+    hpcprof: Hpcprof, profiles: Path
+) -> None:
+    hpcprof("collect", str(profiles))
+    assert json.loads(hpcprof("report", "--analysis", "critical_path", "--format", "json").stdout)
+
+
 def test_a_second_profile_of_a_rank_is_left_out_and_without_other_ranks_both_are_refused(
     hpcprof: Hpcprof, profiles: Path, tmp_path: Path
 ) -> None:

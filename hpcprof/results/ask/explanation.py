@@ -43,7 +43,7 @@ from hpcprof.profiles.readers.discovery import content_of
 from hpcprof.profiles.readers.operations import OPERATIONS
 from hpcprof.profiles.readers.results import read_results
 from hpcprof.results.ask.step_alone import step_alone
-from hpcprof.results.ask.tables import RunTables
+from hpcprof.results.ask.tables import CRITICAL_PATH, PROFILER_COSTS, SLOWDOWNS, RunTables
 from hpcprof.results.collect.executors.interface import Executor, serially
 from hpcprof.results.collect.run_memory import memory_rows
 from hpcprof.results.collect.run_names import command_line, not_collected_error, typed_run
@@ -77,10 +77,7 @@ if TYPE_CHECKING:  # a kept explanation needs none of them
     from hpcprof.results.store.tables import ProfileRow
     from hpcprof.runs.step_time import StepTime
 
-_CRITICAL_PATH, _PROFILER_COSTS, _SLOWDOWNS = "critical_path", "profiler_cost", "operation_slowdowns"
-"""Analyses that are computed with an explanation."""
-
-_ANALYSES_READ = (_CRITICAL_PATH, "mpi_waits")
+_ANALYSES_READ = (CRITICAL_PATH, "mpi_waits")
 """Analyses whose losses make findings uncertain."""
 
 _HARMLESS_LOSSES = (
@@ -311,11 +308,11 @@ def _compute_and_store(
     explanation, path, slowdowns = _explain_run(run, store, progress, executor, alone)
     costs = pd.DataFrame([asdict(cost) for cost in explanation.step.profiler_cost])
     outcomes = {
-        _CRITICAL_PATH: Outcome(
+        CRITICAL_PATH: Outcome(
             path, "" if len(path) else "the steps have no path through threads and streams"
         ),
-        _PROFILER_COSTS: Outcome(costs, "" if len(costs) else "the profiler's share of a step is unknown"),
-        _SLOWDOWNS: Outcome(slowdowns, "" if len(slowdowns) else "the run has no table of operations"),
+        PROFILER_COSTS: Outcome(costs, "" if len(costs) else "the profiler's share of a step is unknown"),
+        SLOWDOWNS: Outcome(slowdowns, "" if len(slowdowns) else "the run has no table of operations"),
     }
     outcomes = {name: in_declared_columns(outcome, ANALYSES[name]) for name, outcome in outcomes.items()}
     late_ranks = store.table(run.id, "skew_summary"), store.table(run.id, "skew")

@@ -50,6 +50,9 @@ _WORK_PER_EVENT = 3e-7
 VERDICTS = ("skew", "skew_summary")
 """Analyses that judge the lateness of ranks."""
 
+EXPLAINED = CRITICAL_PATH, PROFILER_COSTS, SLOWDOWNS = "critical_path", "profiler_cost", "operation_slowdowns"
+"""Analyses that are computed with an explanation."""
+
 OutcomesByRank = Mapping[int, Mapping[str, "Outcome"]]
 """The outcomes of analyses, by rank or `WHOLE_RUN` and by name."""
 
