@@ -43,10 +43,12 @@ def _files_of(word: str) -> list[Path]:
     if Path(word).is_file():
         return [Path(word)]
     from hpcprof.profiles.readers.discovery import file_to_read
+    from hpcprof.results.collect.run_names import find_known_runs
     from hpcprof.results.collect.run_profiles import profiles_of
-    from hpcprof.runs.directory import find_runs, runs_directory
+    from hpcprof.results.store.store import open_store
+    from hpcprof.runs.directory import runs_directory
 
-    runs = find_runs(word, runs_directory())
+    runs = find_known_runs([word], runs_directory(), open_store(None, runs_directory()))
     profiles = [file_to_read(path) for run in runs for path in profiles_of(run)]
     if not profiles:
         raise HpcprofError(f"{word} has no profiles to scrub.")

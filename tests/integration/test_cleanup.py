@@ -62,6 +62,12 @@ def stored(runs_dir: Path, run_id: str, path: Path) -> None:
     store.put_profiles(RunRow(run_id, str(path)), [RankResults(profile, {})])
 
 
+def test_a_run_whose_folder_was_removed_is_no_imported_one(tmp_path: Path) -> None:
+    stored(tmp_path, "gone", tmp_path / "gone")
+    with pytest.raises(UsageError, match=f"^the folder of gone was removed.*{tmp_path}/gone. Its results"):
+        find_jobs(["gone"], tmp_path)
+
+
 def test_the_rows_of_imported_profiles_are_removed_from_every_table_and_their_files_are_left(
     database: Database, profiles: Path, tmp_path: Path
 ) -> None:
@@ -80,6 +86,8 @@ def test_the_rows_of_imported_profiles_are_removed_from_every_table_and_their_fi
         find_jobs([row.id[:12]], tmp_path)
     with pytest.raises(UsageError, match=f"was imported from {other}: it has no job"):
         find_jobs(["rank0"], tmp_path)
+    with pytest.raises(UsageError, match=r"^no job in .*: the runs that hpcprof list shows were imported"):
+        find_jobs(["last"], tmp_path)
     (run,) = find_known_runs([row.id], tmp_path, open_store(None, tmp_path))
     assert change_tags(run, tmp_path, ["first"]) == ["first"]
     assert [one.run for one in list_runs(tmp_path, None, Selection(tags=["first"]))] == [row.id]

@@ -7,6 +7,7 @@ import json
 import lzma
 import os
 import pty
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -19,7 +20,8 @@ import hpcprof as package
 from tests.conftest import Hpcprof
 
 DATA = Path(__file__).parents[1] / "data"
-EXAMPLE = Path(__file__).parents[2] / "examples/first-report"
+ROOT = Path(__file__).parents[2]
+EXAMPLE, TUTORIAL = ROOT / "examples/first-report", ROOT / "docs/tutorial/first-report.md"
 
 
 def folder_of(place: Path, *files: str) -> Path:
@@ -57,7 +59,14 @@ def test_profiles_in_an_empty_folder_are_the_last_run_of_every_command_that_read
     for command in (["status"], ["logs"], ["rm", "--yes", "last"], ["resubmit", "last"], ["cancel", "last"]):
         done = hpcprof(*command)
         assert done.returncode == 2
-        assert "no runs in runs yet: " in done.stderr
+        assert "no job in runs: the runs that hpcprof list shows were imported." in done.stderr
+
+
+def test_the_tutorial_shows_what_its_example_says(hpcprof: Hpcprof) -> None:
+    shown = " ".join(hpcprof("open", str(EXAMPLE), "--terminal").stdout.split())
+    finding = re.search(r"Savings are of .* 1\. host work .*?\)", shown)
+    assert finding is not None
+    assert finding.group() in " ".join(TUTORIAL.read_text(encoding="utf-8").split())
 
 
 def test_the_last_run_is_the_last_of_any_kind(hpcprof: Hpcprof, tmp_path: Path) -> None:

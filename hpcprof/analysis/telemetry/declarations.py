@@ -101,7 +101,7 @@ ANALYSES = (
     ),
     _node_analysis(
         "coincidences",
-        "Metrics that changed with long steps or differ between ranks",
+        "Metrics in long steps and on single ranks, against the usual",
         "subject:text rank node:text device:text first_step last_step metric:text unit:text usual:float "
         "then:float p_value:float beyond_chance",
         "subject device metric usual then unit p_value beyond_chance",

@@ -36,12 +36,17 @@ def _refuse_imported(references: Sequence[str], runs_dir: Path) -> None:
     from hpcprof.results.collect.run_names import find_known_runs
     from hpcprof.results.store.store import open_store
 
-    runs: list[Run] = []
+    runs, collected = list[Run](), set[str]()
     with suppress(HpcprofError):
         store = open_store(None, runs_dir)
         collected = {row.id for row in store.runs()} if store.exists() else set()
         names = [name for name in references if name != "last"]
         runs = [run for run in find_known_runs(names, runs_dir, store) if run.id in collected]
     for run in runs:
+        if run.manifest is None and run.path.parent == runs_dir.absolute() and not run.path.exists():
+            sentence = f"the folder of {run.id} was removed, with its output: {run.path}"
+            raise UsageError(f"{sentence}. Its results remain: hpcprof report {run.id}.") from None
         if run.manifest is None:
             raise UsageError(f"{run.id} was imported from {run.path}: it has no job.") from None
+    if "last" in references:
+        find_run("last", runs_dir, [*collected])

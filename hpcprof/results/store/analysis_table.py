@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # neither pandas is needed to report from the store, nor that
     from hpcprof.analysis.framework.outcome import Outcome
     from hpcprof.results.store.tables import ProfileRow
 
-ANALYSIS_VERSION = 58
+ANALYSIS_VERSION = 59
 """Increased whenever an analysis gives other figures, so that collected profiles are read again."""
 
 Row = dict[str, Any]

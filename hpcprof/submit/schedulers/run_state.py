@@ -230,6 +230,8 @@ def _last_sign(run: Run) -> tuple[JobState, float]:
 
 def status_of_submission(run: Run) -> JobStatus:
     """Return the status of a run that has no job id, and of which the scheduler knows no job."""
+    if not run.path.is_dir():
+        return JobStatus(JobState.ENDED, "result unknown: its folder was removed")
     intent = read_intent(run)
     if intent is None:
         return JobStatus(JobState.FAILED, "it was not submitted")

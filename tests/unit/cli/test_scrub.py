@@ -10,12 +10,14 @@ from hpcprof.cli.scrub import _files_of
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.runs.directory import Run
 
+_FIND = "hpcprof.results.collect.run_names.find_known_runs"
+
 
 def test_a_run_means_its_profiles_and_a_file_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     profile = tmp_path / "rank0.sqlite"
     profile.touch()
     runs = {"run": Run("run", tmp_path, files=(profile,)), "empty": Run("empty", tmp_path, files=())}
-    monkeypatch.setattr("hpcprof.runs.directory.find_runs", lambda name, _: [runs[name]])
+    monkeypatch.setattr(_FIND, lambda names, *_: [runs[names[0]]])
     assert _files_of("run") == _files_of(str(profile)) == [profile]
     with pytest.raises(HpcprofError, match="empty has no profiles to scrub"):
         _files_of("empty")
@@ -25,7 +27,7 @@ def test_a_report_of_a_run_means_the_export_beside_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = Run("run", tmp_path, files=(tmp_path / "rank0.nsys-rep",))
-    monkeypatch.setattr("hpcprof.runs.directory.find_runs", lambda *_: [run])
+    monkeypatch.setattr(_FIND, lambda *_: [run])
     monkeypatch.setattr(
         "hpcprof.profiles.readers.discovery.file_to_read", lambda path: path.with_suffix(".sqlite")
     )

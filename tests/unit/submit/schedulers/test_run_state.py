@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 import time
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -26,6 +27,7 @@ from hpcprof.submit.schedulers.run_state import (
     read_verdict,
     status_from_record,
     status_now,
+    status_of_submission,
 )
 from hpcprof.submit.waiting import describe_failure
 from tests.submitted_run import MakeRun
@@ -249,8 +251,11 @@ def test_a_job_that_is_listed_again_is_waited_for_anew_when_it_is_absent(make_ru
 
 
 def test_a_run_whose_submission_failed_says_so(make_run: MakeRun) -> None:
-    status = status_from_record(make_run(job_id=""), None)
+    run = make_run(job_id="")
+    status = status_from_record(run, None)
     assert (status.state, status.reason) == (JobState.FAILED, "it was not submitted")
+    shutil.rmtree(run.path)
+    assert status_of_submission(run).reason == "result unknown: its folder was removed"
 
 
 ENDED_CLIENT = "process 4711 on {} ended while it submitted the run, and the scheduler has no job of it"
