@@ -151,7 +151,7 @@ def _step_sentences(explanation: Explanation) -> list[str]:
         reasons = [visible(item.reason) for item in explanation.not_judged if item.what == CAUSES]
         unpriced = "Savings are unknown" if step.steps else "No step was found, so savings are unknown"
         reason = f"{': '.join([unpriced, *reasons])}."
-        sentences = [" ".join([reason, *_kernel_text(explanation, "the capture")])]
+        sentences = [" ".join([reason, *_kernel_text(explanation, _whole(step))])]
     else:
         sentences = [*_timing(step, step.priced_ns)]
         if step.once:
@@ -271,7 +271,10 @@ def _no_price_text(explanation: Explanation) -> str:
             return f"Nothing was found that surely shortens a step; {visible(reason)}."
         if reason.startswith(NO_LAUNCHES):
             return " ".join(
-                [f"Savings are unknown: {visible(reason)}.", *_kernel_text(explanation, "a step")]
+                [
+                    f"Savings are unknown: {visible(reason)}.",
+                    *_kernel_text(explanation, _whole(explanation.step)),
+                ]
             )
         return f"No cause could be judged: {visible(reason)}."
     whole = _JUDGED_WORK if explanation.step.source == CAPTURE else "a step"
@@ -285,6 +288,10 @@ def _no_price_text(explanation: Explanation) -> str:
     kernel = _kernel_text(explanation, "it", in_step=in_step)
     lost = (visible(row.reason) for row in explanation.not_judged if row.what in _UNEXPLAINED_TIME)
     return " ".join([nothing, *kernel, *(f"But {reason}." for reason in lost)])
+
+
+def _whole(step: StepSummary) -> str:
+    return "a step" if step.steps else "the capture"
 
 
 def _kernel_text(explanation: Explanation, whole: str, *, in_step: bool = False) -> Iterator[str]:

@@ -37,7 +37,7 @@ NOT_JOINED = (
 )
 """The reason in `NotJudged` why a run with MPI has no graph."""
 
-NO_LAUNCHES = "no launch of work on the GPU is recorded, so only the GPU's own time is explained"
+NO_LAUNCHES = "no work on the GPU has a recorded launch, so only the GPU's own time is explained"
 """The beginning of the reason in `NotJudged` why a run has no graph, before the remedy."""
 
 WAITING = "waiting for peers"

@@ -159,6 +159,7 @@ def _file_patterns(row: Mapping[str, Any], *inner: Mapping[str, Any]) -> Iterato
     calls, seconds = row["reads"] + row["writes"], _own_seconds(row)
     size = row["read_bytes"] + row["written_bytes"]
     meta = row["meta_s"] - (row["wait_s"] or 0.0)
+    act = "read" if row["read_bytes"] > row["written_bytes"] else "write"
     is_collective = row["module"] == "MPI-IO" and row["independent"] <= calls / 2
     if meta > seconds / 2:
         is_opened = row["opens"] >= row["users"] / 2
@@ -182,14 +183,14 @@ def _file_patterns(row: Mapping[str, Any], *inner: Mapping[str, Any]) -> Iterato
         yield (
             "unaligned",
             f"{counted(unaligned, 'call')} of POSIX begin within a block of the file system",
-            "Align what ranks write with the stripes of the file (striping_unit, H5Pset_alignment).",
+            f"Align what ranks {act} with the stripes of the file (striping_unit, H5Pset_alignment).",
         )
     if row["independent"] > calls / 2 and row["ranks"] > 1:
         yield (
             "independent",
             f"{counted(row['independent'], 'call')} of MPI-IO are independent",
-            "Call the collective functions (MPI_File_write_at_all), which join the requests of ranks, with "
-            "enough ranks that write for the others (cb_nodes).",
+            f"Call the collective functions (MPI_File_{act}_at_all), which join the requests of ranks, with "
+            f"enough ranks that {act} for the others (cb_nodes).",
         )
     if inner and 2 * _seconds(inner[0]) < seconds:
         below = f"{inner[0]['module']} takes {100 * _seconds(inner[0]) / seconds:.0f} % of {whose} time"

@@ -27,7 +27,7 @@ _MIN_COMMUNICATION_PCT, _MIN_IDLE_PCT = 10.0, 25.0
 MIN_MAIN_KERNEL_PCT = 30.0
 """Minimum share of a step, in percent, of the kernels of one name for the summary to name them."""
 
-_NCU_UNSUPPORTED = re.compile("AMD|gfx|roc|Intel|unitrace|TPU|ascend")
+_NCU_UNSUPPORTED = re.compile("AMD|HIP|gfx|roc|Intel|unitrace|TPU|ascend")
 """Names of profilers and GPUs whose kernels Nsight Compute does not measure."""
 
 _MOSTLY_COMPUTE_PCT = 50.0

@@ -123,7 +123,8 @@ def _slow_files(logs: Sequence[NamedLog]) -> Iterator[str]:
         speeds: dict[str, dict[int, float]] = defaultdict(dict)
         for record in log.records:
             size, seconds = record.read_bytes + record.written_bytes, record.read_s + record.write_s
-            if size >= _MIN_FILE_BYTES and seconds > 0:
+            # Many ranks that each read a small file move as much as one that reads a large file.
+            if size >= _MIN_FILE_BYTES * (log.ranks if record.rank < 0 else 1) and seconds > 0:
                 speeds[record.module][record.file] = size / seconds
         for module, speed in speeds.items():
             usual = float(np.median([*speed.values()]))
@@ -134,8 +135,9 @@ def _slow_files(logs: Sequence[NamedLog]) -> Iterator[str]:
             where = f", all on OST {min(common)} of Lustre" if len(common) == 1 else ""
             files = f"{len(slow):,} of {counted(len(speed), 'large file')} of {module}"
             files += f" in {name}" if len(logs) > 1 else ""
+            files += " is" if len(slow) == 1 else " are"
             median = f"the median ({format_bytes(usual)} each second)"
-            yield f"{files} are over {_MIN_SLOW_RATIO} times as slow as {median}{where}"
+            yield f"{files} over {_MIN_SLOW_RATIO} times as slow as {median}{where}"
 
 
 def _rank_of(rank: int, log: DarshanLog, logs: Sequence[NamedLog]) -> int | None:

@@ -211,6 +211,10 @@ def test_a_run_without_profiles_that_waits_for_files_says_how_it_uses_them() -> 
         all_files,
         "1,000 calls of MPI-IO are independent",
     )
+    for own in (accesses("MPI-IO", 0, 30.0, read_bytes=large, reads=1000, writes=0, independent=1000), outer):
+        finding = slow_files(pd.DataFrame([inner, own]))
+        assert isinstance(finding, Finding)
+        assert ("MPI_File_read_at_all" in finding.remedy) == (own is not outer)
     assert told(accesses("MPI-IO", large, 30.0), accesses("POSIX", large, 3.0))[2:] == (
         "POSIX takes 10 % of the file's time: in the rest, ranks exchange data and wait for each other",
     )

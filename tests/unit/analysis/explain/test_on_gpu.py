@@ -10,11 +10,12 @@ import pytest
 from hpcprof.analysis.explain.explain import explain_run
 from hpcprof.analysis.explain.explanation import Explanation
 from hpcprof.analysis.explain.inputs import ExplainInputs
+from hpcprof.analysis.explain.on_gpu import measured_by_ncu
 from hpcprof.analysis.explain.whatif import predict
 from hpcprof.analysis.predict.reduction import operations_of_timelines
 from hpcprof.common.errors import HpcprofError
 from hpcprof.profiles.losses import Loss, LossKind, Subject
-from hpcprof.report.explanation import conclusion, unjudged_rows
+from hpcprof.report.explanation import conclusion, in_short, unjudged_rows
 from tests.unit.analysis.explain.programs import MS, inputs_of
 from tests.unit.analysis.timelines import COMM, COMP, timeline
 
@@ -47,7 +48,7 @@ def test_communication_that_takes_most_of_the_time_comes_before_the_missing_call
     assert first.where.startswith(f"{whole}, of which it is 6") and f"({time}.00" in first.where
     assert first.saving_ns is None and "waiting for other ranks" in first.remedy
     sentences = " ".join(conclusion(explanation))
-    assert "avings are unknown: no launch of work on the GPU is recorded" in sentences
+    assert "avings are unknown: no work on the GPU has a recorded launch" in sentences
     assert f"{REMEDY}." in sentences
     assert [subject for subject, _ in unjudged_rows(explanation)] == (["idle time of the GPU"] * (steps > 3))
 
@@ -64,10 +65,17 @@ def test_where_the_gpu_computes_its_kernel_is_named_and_the_missing_calls_are_no
     assert step.startswith("A step takes 10.00 ms")
     assert "kernel takes 90 % of a step: submit --profiler ncu" in savings
     assert [finding.cause for finding in explained(recorded(4, 0)).shown()] == ["capture_incomplete"]
+    # Without steps, as its GPU by an archive of Score-P, which names no maker.
+    without_steps = explained(recorded(9, 0, steps=2))
+    for sentences in (conclusion(without_steps), in_short(without_steps)):
+        assert "of the capture: submit --profiler ncu" in " ".join(sentences)
+    assert not measured_by_ncu("kernel", "otf2 HIP Context 0")
 
 
 def test_a_prediction_is_refused_in_one_sentence() -> None:
-    with pytest.raises(HpcprofError, match=r"nothing can be replayed: no launch .* \(nsys --trace=cuda\)\.$"):
+    with pytest.raises(
+        HpcprofError, match=r"nothing can be replayed: no work on the GPU .* \(nsys --trace=cuda\)\.$"
+    ):
         predict(recorded(1, 6), [])
     with pytest.raises(HpcprofError, match="neither the sizes nor the groups of collectives"):
         operations_of_timelines(recorded(1, 6))
