@@ -20,11 +20,11 @@ from hpcprof.analysis.mpi.waits import (
     blocked_sends,
     collective_needs,
     completion_needs,
-    receives_what_comes,
+    exchangeable_receives,
     stalled_calls,
 )
 from hpcprof.analysis.statistics.grouped import sums_by
-from hpcprof.profiles.collective_operations import POINT_TO_POINT, TO_ROOT
+from hpcprof.profiles.collective_operations import TO_ROOT
 from hpcprof.profiles.timeline import Ints
 
 _MIN_RELAYED_SHARE = 0.75
@@ -155,27 +155,14 @@ class MpiPart:
         """The calls that receive messages out of the order of sending, shape (3, r).
 
         The rows are the call, the call that sends the message that it would receive in order, and the time
-        from that send to the end of the receive. Only receives without a send or a collective in between may
-        be reordered.
+        from that send to the end of the receive.
         """
         calls, ops = self._calls, self.run.operations
-        operations, counts = np.zeros((2, len(calls)), np.int64)
-        np.add.at(counts, self._received, 1)
-        begun = self._node[ops.begin[ops.sends | ~ops.is_of(POINT_TO_POINT)]]
-        operations[begun[begun != NONE]] = 1
-        # One message in a call, in the order of the calls of a thread.
-        ended, sent = self._received, self._sent
-        single = (counts[ended] == 1) & (operations[ended] == 0)
-        rank = self.run.calls.rank[self.row[ended]]
-        single &= ~np.isin(rank, receives_what_comes(self.run))
-        ended, sent = ended[single], sent[single]
-        order = np.lexsort((calls.start[ended], calls.thread[ended]))
-        ended, sent = ended[order], sent[order]
-        between = np.cumsum(operations)
-        # The calls of a thread follow each other.
-        run = np.cumsum(
-            np.diff(between[ended], prepend=NONE) + np.abs(np.diff(calls.thread[ended], prepend=NONE)) != 0
-        )
+        places, sequence = exchangeable_receives(self.run)
+        receives = ops.matched_receives[places]
+        ended, sent = self._node[ops.completes[receives]], self._node[ops.begin[ops.partner[receives]]]
+        known = (ended != NONE) & (sent != NONE)
+        ended, sent, run = ended[known], sent[known], sequence[known]
         moment = calls.start[sent]
         late = (np.diff(moment) < 0) & (run[1:] == run[:-1])
         transfer = calls.time - self.wait

@@ -171,16 +171,10 @@ def _waits_of_messages(run: RunMpi) -> Iterator[Waits]:
     receives = ops.matched_receives
     sent = ops.begin[ops.partner[receives]]
     call = ops.completes[receives]
-    # A later call of the rank receives what was sent before this message. Only receives of one message each,
-    # without a send or a collective in between, could change places.
-    begun = np.bincount(ops.begin[ops.sends | ~ops.is_of(POINT_TO_POINT)], minlength=len(run.calls)) > 0
-    alone = np.bincount(call, minlength=len(run.calls))[call] == 1
-    takes_any = np.array([name in _TAKES_ANY for name in run.calls.names], bool)
-    alone &= ~takes_any[run.calls.name[call]] & ~np.isin(ops.rank[receives], receives_what_comes(run))
+    # A later call of the rank receives what was sent before this message.
     wrong = np.zeros(len(receives), bool)
-    _, sequence = numbered_rows(ops.rank[receives], np.cumsum(begun, dtype=np.int64)[call])
-    order = np.flatnonzero(alone)[np.lexsort((call[alone], sequence[alone]))]
-    earliest = _earliest_later_sends(sequence[order], call[order], start[sent][order])
+    order, sequence = exchangeable_receives(run)
+    earliest = _earliest_later_sends(sequence, call[order], start[sent][order])
     wrong[order] = earliest < start[sent][order]
     yield _waits_between(run, call, np.where(wrong, WRONG_ORDER, LATE_SENDER), sent)
     sends = blocked_sends(run)
@@ -189,6 +183,23 @@ def _waits_of_messages(run: RunMpi) -> Iterator[Waits]:
         _until_progress(run, ends, ops.partner[ends], pattern)
         for ends, pattern in ((receives, LATE_SENDER), (ops.matched_sends, LATE_RECEIVER))
     )
+
+
+def exchangeable_receives(run: RunMpi) -> tuple[Ints, Ints]:
+    """Return the places in `matched_receives` of those that could change places, and their sequences.
+
+    These are receives of one message each, in their order, without a send or a collective in between.
+    """
+    ops, calls = run.operations, run.calls
+    receives = ops.matched_receives
+    call = ops.completes[receives]
+    begun = np.bincount(ops.begin[ops.sends | ~ops.is_of(POINT_TO_POINT)], minlength=len(calls)) > 0
+    takes_any = np.array([name in _TAKES_ANY for name in calls.names], bool)
+    alone = (np.bincount(call, minlength=len(calls))[call] == 1) & ~begun[call] & ~takes_any[calls.name[call]]
+    places = np.flatnonzero(alone & ~np.isin(ops.rank[receives], receives_what_comes(run)))
+    places = places[np.argsort(call[places], kind="stable")]
+    _, sequence = numbered_rows(calls.sequence[call[places]], np.cumsum(begun, dtype=np.int64)[call[places]])
+    return places, sequence
 
 
 def receives_what_comes(run: RunMpi) -> Ints:
