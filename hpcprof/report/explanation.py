@@ -151,7 +151,7 @@ def _step_sentences(explanation: Explanation) -> list[str]:
         reasons = [visible(item.reason) for item in explanation.not_judged if item.what == CAUSES]
         unpriced = "Savings are unknown" if step.steps else "No step was found, so savings are unknown"
         reason = f"{': '.join([unpriced, *reasons])}."
-        sentences = [" ".join([reason, *_kernel_text(explanation, _whole(step))])]
+        sentences = [" ".join([reason, *_kernel_text(explanation, _judged_time(step))])]
     else:
         sentences = [*_timing(step, step.priced_ns)]
         if step.once:
@@ -273,7 +273,7 @@ def _no_price_text(explanation: Explanation) -> str:
             return " ".join(
                 [
                     f"Savings are unknown: {visible(reason)}.",
-                    *_kernel_text(explanation, _whole(explanation.step)),
+                    *_kernel_text(explanation, _judged_time(explanation.step)),
                 ]
             )
         return f"No cause could be judged: {visible(reason)}."
@@ -290,7 +290,7 @@ def _no_price_text(explanation: Explanation) -> str:
     return " ".join([nothing, *kernel, *(f"But {reason}." for reason in lost)])
 
 
-def _whole(step: StepSummary) -> str:
+def _judged_time(step: StepSummary) -> str:
     return "a step" if step.steps else "the capture"
 
 

@@ -161,8 +161,8 @@ class MpiPart:
         places, sequence = exchangeable_receives(self.run)
         receives = ops.matched_receives[places]
         ended, sent = self._node[ops.completes[receives]], self._node[ops.begin[ops.partner[receives]]]
-        known = (ended != NONE) & (sent != NONE)
-        ended, sent, run = ended[known], sent[known], sequence[known]
+        has_both = (ended != NONE) & (sent != NONE)
+        ended, sent, run = ended[has_both], sent[has_both], sequence[has_both]
         moment = calls.start[sent]
         late = (np.diff(moment) < 0) & (run[1:] == run[:-1])
         transfer = calls.time - self.wait

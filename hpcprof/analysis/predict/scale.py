@@ -57,7 +57,7 @@ NOT_MODELLED = (
     "topology beyond the profiled nodes: links shared across nodes, tapered networks",
     "ranks that have more neighbours than any profiled one",
     "collectives on a ring of all ranks where a tree takes a small part of its time",
-    "input, output and memory that change with the number of ranks",
+    "input, output, memory and work that change with the number of ranks, and a load that gets less even",
 )
 _MAX_FIXED_SHARE = 0.5
 """Maximum share of kernel time that stays the same where a rank gets less work, for the interval."""
