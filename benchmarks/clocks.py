@@ -46,7 +46,7 @@ def collectives(program: Program) -> pd.DataFrame:
         rows = []
         for path in sorted(Path(folder).iterdir()):
             profile = read_profile(path)
-            rows.append(analyze_rank(ANALYSES["rank_collectives"], profile, profile.origin.rank or 0).rows)
+            rows.append(analyze_rank(ANALYSES["rank_collectives"], profile, profile.origin.rank or 0).frame)
     found: pd.DataFrame = pd.concat(rows, ignore_index=True)
     return found
 

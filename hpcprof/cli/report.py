@@ -19,8 +19,8 @@ from hpcprof.common.errors import HpcprofError, UsageError, writing
 
 if TYPE_CHECKING:
     from hpcprof.analysis.framework.declaration import Analysis
+    from hpcprof.analysis.framework.outcome import AnalysisTable
     from hpcprof.report.contents import Contents
-    from hpcprof.results.store.analysis_table import AnalysisTable
     from hpcprof.results.store.store import Store
     from hpcprof.runs.directory import Run
 
@@ -223,7 +223,7 @@ def collect_first(run: Run, store: Store) -> None:
     """Collect a run that this version of hpcprof has not collected, and say so on standard error."""
     # Imported here: a report from the store is quick.
     from hpcprof.cli.collect import collect_and_report
-    from hpcprof.results.store.analysis_table import earlier_version
+    from hpcprof.results.store.analysis_version import earlier_version
 
     earlier = earlier_version(store.profiles(run.id).values()) if store.exists() else ""
     reason = f"{run.id} was collected by {earlier}" if earlier else f"nothing of {run.id} has been collected"

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from rich.segment import Segment
 
     from hpcprof.analysis.framework.declaration import Analysis
+    from hpcprof.analysis.framework.outcome import AnalysisTable
     from hpcprof.report.contents import Contents
-    from hpcprof.results.store.analysis_table import AnalysisTable
 
 _COLUMN_GAP = 2
 _MIN_SHORTENED_WIDTH, _LEFT_WIDTH, _MAX_SHORTENED_WIDTH = 12, 30, 200

@@ -8,10 +8,10 @@ import msgspec
 
 from hpcprof.analysis.account.declarations import OUTSIDE_STEPS
 from hpcprof.analysis.account.places import in_words
+from hpcprof.analysis.framework.outcome import Row
 from hpcprof.analysis.steps.step_set import StepSet, step_set
 from hpcprof.common.units import counted, format_ns, visible
 from hpcprof.report.contents import Contents
-from hpcprof.results.store.analysis_table import Row
 
 _PARTS = (
     ("compute", "compute", "compute_ns"),

@@ -8,11 +8,11 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from hpcprof.analysis.comparison.compare import REGRESSION
+from hpcprof.analysis.framework.outcome import Row
 from hpcprof.common.units import signed_ns, visible
 from hpcprof.profiles.kernel_names import short_name
 from hpcprof.report.comparison import Comparison, in_a_sentence
 from hpcprof.report.formatting import format_value
-from hpcprof.results.store.analysis_table import Row
 
 _MAX_KERNELS = 8
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

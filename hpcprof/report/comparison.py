@@ -24,6 +24,7 @@ from hpcprof.analysis.comparison.run_differences import Difference
 from hpcprof.analysis.comparison.step_difference import STEP
 from hpcprof.analysis.explain.explanation import Explanation
 from hpcprof.analysis.framework.declaration import Analysis
+from hpcprof.analysis.framework.outcome import WHOLE_RUN, AnalysisTable, Row
 from hpcprof.analysis.framework.registry import ACROSS_RUNS
 from hpcprof.common.notebook import InNotebooks
 from hpcprof.common.units import capitalized, counted, format_ns, time_unit, visible
@@ -35,7 +36,6 @@ from hpcprof.results.across.across_runs import compare_sides, explain_difference
 from hpcprof.results.ask.explanation import explain_for_report, kept_explanation
 from hpcprof.results.ask.run_inputs import run_data
 from hpcprof.results.collect.run_names import command_line, typed_run
-from hpcprof.results.store.analysis_table import WHOLE_RUN, AnalysisTable, Row
 from hpcprof.results.store.store import Store
 from hpcprof.runs.directory import Run
 
@@ -109,7 +109,7 @@ class Comparison(InNotebooks):
     def as_json(self) -> dict[str, Any]:
         """Return everything as objects for JSON, with times in whole nanoseconds."""
         parts = self.waterfall
-        reasons = {name: table.reasons.get(WHOLE_RUN, "") for name, table in self.differences.items()}
+        reasons = {name: table.reason for name, table in self.differences.items()}
         # Most runs keep no snapshots.
         del reasons["memory_difference"]
         return {
@@ -146,7 +146,7 @@ class Comparison(InNotebooks):
             if rows:
                 shown_rows, analysis = rows[:limit], ACROSS_RUNS[name]
                 # Without steps on both sides, figures are of whole captures.
-                if WHOLE_CAPTURES in self.differences[name].reasons.get(WHOLE_RUN, ""):
+                if WHOLE_CAPTURES in self.differences[name].reason:
                     shown_rows, analysis = _per_capture(shown_rows, analysis)
                 yield from titled(analysis.title, analysis, shown_rows, width)
             if len(rows) > limit:
@@ -162,7 +162,7 @@ class Comparison(InNotebooks):
 
     def metrics_to_show(self) -> tuple[Analysis, AnalysisTable]:
         """Return the metrics without what the rest of the text says: facts that differ, and no statistics."""
-        reason = self.table.reasons.get(WHOLE_RUN, "")
+        reason = self.table.reason
         for fact in self.differing:
             sentence = f"{fact.name} differs: {fact.in_words('A', 'B')}"
             reason = reason.replace(f"{sentence}; ", "").removesuffix(sentence).rstrip("; ")

@@ -9,6 +9,7 @@ import msgspec
 
 from hpcprof.analysis.comparison.step_difference import COMMUNICATION, STEP, WAITING
 from hpcprof.analysis.framework.declaration import Analysis
+from hpcprof.analysis.framework.outcome import AnalysisTable, Row
 from hpcprof.analysis.framework.registry import ACROSS_RUNS
 from hpcprof.common.units import format_ns, signed_ns
 from hpcprof.report.account import IDLE_CAUSES
@@ -19,7 +20,6 @@ from hpcprof.report.page.page import render_page
 from hpcprof.report.page.page_tables import PageTable, analysis_table
 from hpcprof.report.terminal import reasons
 from hpcprof.results.across.across_runs import DIFFERENCES
-from hpcprof.results.store.analysis_table import AnalysisTable, Row
 from hpcprof.results.store.store import Store
 from hpcprof.runs.directory import Run
 

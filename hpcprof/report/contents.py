@@ -8,6 +8,7 @@ from functools import partial
 from hpcprof.analysis.collectives.declarations import COST_PCT
 from hpcprof.analysis.explain.explanation import Explanation
 from hpcprof.analysis.framework.declaration import Activity, Analysis, SampleBasis
+from hpcprof.analysis.framework.outcome import AnalysisTable
 from hpcprof.analysis.framework.registry import ANALYSES, FULL_REPORT
 from hpcprof.common.errors import HpcprofError
 from hpcprof.common.units import counted, named_ranks
@@ -21,7 +22,6 @@ from hpcprof.results.collect.executors.interface import Executor, serially
 from hpcprof.results.collect.run_names import command_line, typed_run
 from hpcprof.results.collect.run_profiles import eztrace_notes, untraced_notes, why_unprofiled
 from hpcprof.results.collect.stalls import is_unprofiled
-from hpcprof.results.store.analysis_table import AnalysisTable
 from hpcprof.results.store.store import Store
 from hpcprof.results.store.tables import GpuRow, ProfileRow
 from hpcprof.runs.directory import Run

@@ -2,14 +2,14 @@
 
 import csv
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from hpcprof.analysis.framework.declaration import Column, Kind
-from hpcprof.analysis.framework.registry import ANALYSES
+from hpcprof.analysis.framework.outcome import AnalysisTable, Row
 from hpcprof.common.atomic import replacing
 from hpcprof.common.errors import HpcprofError, UsageError, writing
 from hpcprof.common.units import named_ranks
@@ -24,7 +24,6 @@ from hpcprof.results.ask.windows import RunWindows
 from hpcprof.results.collect.over_ranks import run_communication
 from hpcprof.results.collect.run_names import find_known_run, not_collected_error
 from hpcprof.results.collect.timelines import Timelines, find_timelines
-from hpcprof.results.store.analysis_table import Row
 from hpcprof.results.store.store import Store, open_store
 from hpcprof.runs.directory import Run
 
@@ -166,17 +165,17 @@ def export_tables(run: Run, store: Store, form: str, folder: Path) -> list[Path]
         (rank, name, reason) for name, table in stored.items() for rank, reason in table.reasons.items()
     ]
     losses = [(name, sentence) for name, table in stored.items() for sentence in table.losses]
-    tables = {name: (ANALYSES[name].columns, table.columns) for name, table in stored.items()}
-    steps = {name: str(table.steps) for name, table in stored.items() if table.steps is not None}
+    tables = {**stored}
     for name, columns, rows in (("reasons", _REASON_COLUMNS, reasons), ("losses", _LOSS_COLUMNS, losses)):
-        tables[name] = columns, {column.name: [row[at] for row in rows] for at, column in enumerate(columns)}
+        values = {column.name: [row[at] for row in rows] for at, column in enumerate(columns)}
+        tables[name] = AnalysisTable(values, declared=columns)
     written = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, (columns, values) in tables.items():
+        for name, table in tables.items():
             path = folder / f"{name}.{form}"
             with replacing(path) as temporary:
-                write(temporary, columns, values, steps.get(name, ""))
+                write(temporary, table)
             written.append(path)
     except OSError as error:
         raise HpcprofError(f"cannot write to {folder}: {error.strerror}.") from None
@@ -191,9 +190,8 @@ def write_csv(path: Path, columns: Sequence[str], rows: Sequence[Row]) -> None:
             _write(temporary, columns, ([row.get(name, "") for name in columns] for row in rows))
 
 
-def _to_csv(path: Path, columns: Sequence[Column], values: Mapping[str, list[Any]], _: str) -> None:
-    names = [column.name for column in columns]
-    _write(path, names, zip(*(values[name] for name in names), strict=True))
+def _to_csv(path: Path, table: AnalysisTable) -> None:
+    _write(path, [*table.columns], zip(*table.columns.values(), strict=True))
 
 
 def _write(path: Path, columns: Sequence[str], rows: Iterable[Iterable[Any]]) -> None:
@@ -203,11 +201,9 @@ def _write(path: Path, columns: Sequence[str], rows: Iterable[Iterable[Any]]) ->
         writer.writerows(rows)
 
 
-def _to_parquet(path: Path, columns: Sequence[Column], values: Mapping[str, list[Any]], steps: str) -> None:
+def _to_parquet(path: Path, table: AnalysisTable) -> None:
     # Only this format needs pyarrow, which takes long to load.
     from pyarrow import parquet
 
-    from hpcprof.results.store.rank_tables import arrow_table
-
-    table = arrow_table(columns, values)
-    parquet.write_table(table.replace_schema_metadata({"steps": steps} if steps else None), path)
+    steps = {"steps": str(table.steps)} if table.steps else None
+    parquet.write_table(table.arrow().replace_schema_metadata(steps), path)

@@ -10,6 +10,7 @@ from operator import itemgetter
 from hpcprof.analysis.account.places import in_words
 from hpcprof.analysis.collectives.declarations import COST_PCT
 from hpcprof.analysis.collectives.verdicts import LATE
+from hpcprof.analysis.framework.outcome import Row
 from hpcprof.common.masking import masked_command
 from hpcprof.common.units import (
     counted,
@@ -26,7 +27,7 @@ from hpcprof.report.contents import Contents
 from hpcprof.report.explanation import in_short, opening_sentences, stall_verdict
 from hpcprof.report.mpi import delays, messages, useful_time
 from hpcprof.results.across.listing import job_seconds
-from hpcprof.results.store.analysis_table import Row, earlier_version
+from hpcprof.results.store.analysis_version import earlier_version
 from hpcprof.results.store.tables import ProfileRow
 from hpcprof.runs.preparation import describe_old_pythons, describe_staging
 from hpcprof.workloads.schema import RankResult, Training, summarize

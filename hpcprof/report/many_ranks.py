@@ -12,9 +12,9 @@ from statistics import median
 from typing import Any
 
 from hpcprof.analysis.framework.declaration import Analysis, Column, Kind
+from hpcprof.analysis.framework.outcome import AnalysisTable, Row
 from hpcprof.common.grouping import grouped
 from hpcprof.common.robust import MAD_TO_DEVIATION
-from hpcprof.results.store.analysis_table import AnalysisTable, Row
 
 MAX_RANKS_IN_FULL = 16
 """Up to this number of ranks, the full report shows the rows of each."""

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import msgspec
 
+from hpcprof.analysis.framework.outcome import Row
 from hpcprof.analysis.mpi.declarations import BEFORE, BETWEEN
 from hpcprof.common.units import counted, format_bytes, format_ns, visible
 from hpcprof.report.contents import Contents
 from hpcprof.report.formatting import Grade, cell, grade
-from hpcprof.results.store.analysis_table import Row
 
 _TREE = (
     ("parallel_efficiency_pct", "parallel efficiency", 0),

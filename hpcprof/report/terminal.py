@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hpcprof.analysis.framework.declaration import Analysis, Kind
+from hpcprof.analysis.framework.outcome import AnalysisTable, Row
 from hpcprof.common.grouping import grouped
 from hpcprof.common.units import counted
 from hpcprof.profiles.kernel_names import labels
@@ -22,7 +23,6 @@ from hpcprof.report.contents import Contents
 from hpcprof.report.facts import facts
 from hpcprof.report.formatting import Grade, cell, format_value, grade, header, metric_label
 from hpcprof.report.many_ranks import deviating, measure, spans_many_ranks, spread
-from hpcprof.results.store.analysis_table import AnalysisTable, Row
 
 MAX_REPORT_ROWS = 16
 """The number of rows that the full report shows of an analysis of few ranks; ``--analysis`` shows all."""

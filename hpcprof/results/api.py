@@ -13,7 +13,7 @@ import pandas as pd
 
 from hpcprof.analysis.explain.changes import Prediction
 from hpcprof.analysis.explain.explanation import Explanation
-from hpcprof.analysis.framework.declaration import Analysis
+from hpcprof.analysis.framework.outcome import AnalysisTable, data_frame
 from hpcprof.analysis.framework.registry import ANALYSES, find_analysis, find_analysis_across_runs
 from hpcprof.common.errors import HpcprofError, UsageError, unknown
 from hpcprof.common.notebook import InNotebooks
@@ -26,7 +26,6 @@ from hpcprof.results.collect.run_names import find_known_run
 from hpcprof.results.collect.run_profiles import readable, why_unprofiled
 from hpcprof.results.collect.stalls import is_unprofiled
 from hpcprof.results.collect.timelines import find_timelines
-from hpcprof.results.store.analysis_table import AnalysisTable, data_frame
 from hpcprof.results.store.store import Store, open_store
 from hpcprof.runs.directory import Run, runs_directory
 
@@ -101,20 +100,18 @@ class Results(InNotebooks):
         HpcprofError
             If the run has not been collected.
         """
-        analysis = find_analysis(name)
+        find_analysis(name)
         self._collected_ranks()
-        return _frame(analysis, RunTables(self.run, self.store).table(name))
+        return _exact_frame(RunTables(self.run, self.store).table(name))
 
     def arrow(self, name: str) -> pyarrow.Table:
         """Return an analysis as an Arrow table, which Polars and DuckDB read: ``polars.from_arrow``.
 
         Errors as of `analysis`.
         """
-        from hpcprof.results.store.rank_tables import arrow_table
-
-        analysis = find_analysis(name)
+        find_analysis(name)
         self._collected_ranks()
-        return arrow_table(analysis.columns, RunTables(self.run, self.store).table(name).columns)
+        return RunTables(self.run, self.store).table(name).arrow()
 
     def against(self, name: str, *runs: Results) -> pd.DataFrame:
         """Return an analysis that compares this run (the candidate, side b) with others, as a DataFrame.
@@ -136,7 +133,7 @@ class Results(InNotebooks):
         analysis = find_analysis_across_runs(name, against=bool(runs))
         if analysis is None or not runs:
             raise UsageError(f"{name} compares nothing without other runs.")
-        return _frame(analysis, over_pair(analysis, [self.run], [other.run for other in runs], self.store))
+        return _exact_frame(over_pair(analysis, [self.run], [other.run for other in runs], self.store))
 
     def explain(self, *, step_ns: int | None = None, as_recorded: bool = False) -> Explanation:
         """Explain where step time is lost, and what each cause costs.
@@ -339,7 +336,7 @@ def _nullable_type(values: Sequence[Value]) -> str | None:
     return "Int64" if whole and None in values else None
 
 
-def _frame(analysis: Analysis, table: AnalysisTable) -> pd.DataFrame:
-    frame = data_frame(analysis.columns, table.columns, exact=True)
+def _exact_frame(table: AnalysisTable) -> pd.DataFrame:
+    frame = data_frame(table.declared, table.values, exact=True)
     frame.attrs |= {"reasons": table.reasons, "losses": table.losses, "steps": str(table.steps or "")}
     return frame

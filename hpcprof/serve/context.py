@@ -13,11 +13,11 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
+from hpcprof.analysis.framework.outcome import AnalysisTable
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common import __version__
 from hpcprof.report.contents import Contents, gather
 from hpcprof.results.ask.tables import RunTables
-from hpcprof.results.store.analysis_table import AnalysisTable
 from hpcprof.runs.directory import Run
 from hpcprof.serve.catalogue import Catalogue
 from hpcprof.serve.sql import SqlDesk

@@ -11,7 +11,7 @@ from hpcprof.common.units import counted
 from hpcprof.study.runs import Progress, StudyRuns, without_profiler
 
 if TYPE_CHECKING:  # the command's help needs none of these
-    from hpcprof.results.store.analysis_table import AnalysisTable
+    from hpcprof.analysis.framework.outcome import AnalysisTable
     from hpcprof.runs.directory import Run
     from hpcprof.submit.jobs.job import JobSpec
 

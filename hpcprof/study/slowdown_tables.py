@@ -8,11 +8,11 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from hpcprof.analysis.framework.declaration import Column, Kind
+from hpcprof.analysis.framework.outcome import AnalysisTable, Row, data_frame
 from hpcprof.analysis.framework.registry import ACROSS_RUNS
 from hpcprof.analysis.slowdown.within_run import TOTAL
 from hpcprof.common.grouping import grouped
 from hpcprof.results.across.across_runs import slowdown_over_pair
-from hpcprof.results.store.analysis_table import AnalysisTable, Row, data_frame
 from hpcprof.results.store.store import Store
 from hpcprof.runs.directory import find_run
 from hpcprof.study.slowdown_record import Arm, PlannedRun

@@ -12,10 +12,10 @@ import numpy as np
 
 from hpcprof.analysis.explain.explanation import MIN_ESTIMATE_PCT, Explanation, Finding
 from hpcprof.analysis.framework.declaration import Column, columns
+from hpcprof.analysis.framework.outcome import Row
 from hpcprof.analysis.statistics.confidence_intervals import CONFIDENCE, welch_interval
 from hpcprof.common.errors import HpcprofError
 from hpcprof.common.units import counted
-from hpcprof.results.store.analysis_table import Row
 from hpcprof.workloads.ddp.faults import BLOCKS, InjectedFault, block_of, in_block_with_fault, parse_faults
 from hpcprof.workloads.schema import RankResult
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from hpcprof.analysis.framework.outcome import AnalysisTable
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.report.contents import Contents
-from hpcprof.results.store.analysis_table import ANALYSIS_VERSION, AnalysisTable
+from hpcprof.results.store.analysis_version import ANALYSIS_VERSION
 from hpcprof.results.store.tables import ProfileRow
 from hpcprof.runs.directory import Run
 from tests.data.parallel_program import Program, Simulation

@@ -116,8 +116,8 @@ def analysed(timeline: Timeline) -> dict[str, AnalysisColumns]:
     for name, analysis in ANALYSES.items():
         if analysis.scope is Scope.RANK:
             outcome = analyze_rank(analysis, timeline, 0)
-            assert len(outcome) or outcome.reason, f"{name}: neither rows nor a reason"
-            results[name] = outcome.columns()
+            assert outcome.count or outcome.reasons, f"{name}: neither rows nor a reason"
+            results[name] = outcome.columns
             for key, values in results[name].items():
                 json.dumps(values)
                 for value in values:
@@ -474,7 +474,7 @@ def test_a_table_of_ncu_with_changed_bytes_gives_a_sentence_or_results(
         return
     for analysis in ANALYSES.values():
         if analysis.scope is Scope.RANK:
-            json.dumps(analyze_rank(analysis, report, 0).columns())
+            json.dumps(analyze_rank(analysis, report, 0).columns)
 
 
 @bounded

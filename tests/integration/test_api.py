@@ -14,11 +14,10 @@ import numpy as np
 import pytest
 
 import hpcprof
-from hpcprof.analysis.framework.outcome import no_rows
+from hpcprof.analysis.framework.outcome import AnalysisTable, empty_table
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.results.api import Results
-from hpcprof.results.store.analysis_table import AnalysisTable
 from tests.integration.conftest import Database, on_sqlite
 
 ROOT = Path(__file__).parents[2]
@@ -126,7 +125,7 @@ def test_what_is_missing_has_a_reason_and_whole_numbers_stay_whole(
 ) -> None:
     run = hpcprof.open(profiles)
     run.collect()
-    run.store.put_run(run.id, {"steps": no_rows("too few")}, checksums(run))
+    run.store.put_run(run.id, {"steps": empty_table(ANALYSES["steps"], {-1: "too few"})}, checksums(run))
     assert run.steps().empty
     assert run.steps().attrs["reasons"] == {-1: "too few"}
     assert run.reasons("steps").values.tolist() == [[-1, "steps", "too few"]]

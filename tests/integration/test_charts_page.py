@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page
 
+from hpcprof.analysis.framework.outcome import AnalysisTable
 from hpcprof.report.page.page import html_report
-from hpcprof.results.store.analysis_table import AnalysisTable
 from tests.data.parallel_program import Program
 from tests.data.simulated_account import contents_of, simulated_account
 from tests.integration.chromium import OpenPage, open_page

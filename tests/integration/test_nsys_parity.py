@@ -50,7 +50,7 @@ GENERATED: dict[str, Any] = json.loads(lzma.decompress((DATA / "generated_expect
 def computed(path: Path, report: str) -> list[list[Any]]:
     """Return the rows of one of our tables in the columns of a report."""
     name, keys = REPORTS[report]
-    rows = analyze_rank(ANALYSES[name], read(path), 0).rows
+    rows = analyze_rank(ANALYSES[name], read(path), 0).frame
     return [list(row) for row in rows[keys].itertuples(index=False)]
 
 

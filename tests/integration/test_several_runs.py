@@ -19,8 +19,8 @@ import pytest
 
 import hpcprof as library
 import hpcprof as package
-from hpcprof.analysis.framework.outcome import Outcome
-from hpcprof.analysis.framework.registry import ACROSS_RUNS
+from hpcprof.analysis.framework.outcome import empty_table
+from hpcprof.analysis.framework.registry import ACROSS_RUNS, ANALYSES
 from hpcprof.common.errors import UsageError
 from hpcprof.common.units import format_ns
 from hpcprof.profiles.readers.discovery import read_profile
@@ -279,7 +279,7 @@ def test_kernels_of_two_real_runs_are_compared(hpcprof: Hpcprof, tmp_path: Path)
     (found_b,) = json.loads(hpcprof("query", asked, "--format", "json").stdout)
     events = RankEvents(tmp_path / "runs/timeline", found_b["run_id"], 0, found_b["sha256"])
     keep_timeline(events, kept)
-    finish(events, kept, {name: Outcome({}) for name in ANALYSES_WITH_EVENTS})
+    finish(events, kept, {name: empty_table(ANALYSES[name]) for name in ANALYSES_WITH_EVENTS})
     profile.unlink()
     assert hpcprof(*command).stdout == done.stdout
     shutil.rmtree(tmp_path / "runs/timeline")

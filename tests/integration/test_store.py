@@ -12,6 +12,7 @@ import sqlite3
 import subprocess
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from hpcprof.analysis.framework.outcome import Outcome, columns_of, no_rows
+from hpcprof.analysis.framework.outcome import WHOLE_RUN, AnalysisTable, Outcome, columns_of, empty_table
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import StoreError, UsageError
 from hpcprof.profiles.losses import Loss, LossKind, Subject
@@ -28,7 +29,6 @@ from hpcprof.profiles.timeline import Fact, Gpu
 from hpcprof.profiles.timeline_parquet import RankEvents
 from hpcprof.results.ask.query import query as hpcprof_query
 from hpcprof.results.collect.kept_events import finish
-from hpcprof.results.store.analysis_table import WHOLE_RUN
 from hpcprof.results.store.rank_tables import ANALYSES_WITH_EVENTS
 from hpcprof.results.store.store import RankResults, Store, open_store
 from hpcprof.results.store.tables import BaselineRow, ProfileRow, RunRow
@@ -59,8 +59,12 @@ def kernel(**values: object) -> dict[str, object]:
     return {"rank": 0, "name": "k", **numbers, **floats, "class": "comp", **values}
 
 
-def table(rows: list[dict[str, object]], reason: str = "") -> Outcome:
-    return Outcome(columns_of(rows), reason)
+def table(rows: list[dict[str, object]], reason: str = "", rank: int = 0) -> AnalysisTable:
+    return AnalysisTable(columns_of(rows), {rank: reason} if reason else {})
+
+
+def absent(analysis: str, reason: str) -> AnalysisTable:
+    return empty_table(ANALYSES[analysis], {WHOLE_RUN: reason})
 
 
 @pytest.fixture
@@ -171,9 +175,9 @@ def test_results_over_ranks_that_another_collect_has_overtaken_are_not_written(d
     old = {0: "a" * 64}
     store.put_profiles(run, [RankResults(profile(1, "b" * 64), {})])
     before = database.dump()
-    assert not store.put_run("run", {"steps": no_rows("computed of one rank")}, old)
+    assert not store.put_run("run", {"steps": absent("steps", "computed of one rank")}, old)
     assert database.dump() == before
-    assert store.put_run("run", {"steps": no_rows("computed of two")}, {**old, 1: "b" * 64})
+    assert store.put_run("run", {"steps": absent("steps", "computed of two")}, {**old, 1: "b" * 64})
     assert store.table("run", "steps").reasons == {-1: "computed of two"}
 
 
@@ -273,7 +277,8 @@ def test_the_collectives_of_ranks_come_back_by_rank_with_nulls_and_any_text(
         }
         columns["comm_id"] = ["c", None]
         columns["op"] = ["AllReduce", "half \ud800 and zero\0"]
-        tables = {name: Outcome({}) for name in ANALYSES_WITH_EVENTS} | {"rank_collectives": Outcome(columns)}
+        tables = {name: empty_table(ANALYSES[name]) for name in ANALYSES_WITH_EVENTS}
+        tables["rank_collectives"] = replace(tables["rank_collectives"], values=columns)
         events = RankEvents(tmp_path, "run", rank, profile(rank).sha256)
         finish(events, timeline([]), tables, with_timeline=False)
     rows = store.table("run", "rank_collectives").rows
@@ -295,7 +300,8 @@ def test_rows_over_ranks_are_written_in_batches_that_keep_their_order(
     names = [column.name for column in ANALYSES["steps"].columns]
     rows = pd.DataFrame({name: np.arange(5, 0, -1) for name in names})
     rows["min_ns"] = pd.Series([5, None, 3, None, 1], dtype=object)
-    assert store.put_run("run", {"steps": Outcome(rows, "two are missing")}, {0: "0" * 64})
+    table = AnalysisTable(Outcome(rows).arrays(), {WHOLE_RUN: "two are missing"})
+    assert store.put_run("run", {"steps": table}, {0: "0" * 64})
     found = store.table("run", "steps")
     assert found.columns == {name: [5, 4, 3, 2, 1] for name in names} | {"min_ns": [5, None, 3, None, 1]}
     assert found.reasons == {-1: "two are missing"}
@@ -306,9 +312,9 @@ def test_the_store_has_a_run_from_its_own_analyses_on_until_a_rank_changes(datab
     store.put_profiles(run, [RankResults(profile(), {})])
     assert not store.has_run("run")
     # An explanation of a run whose collect was interrupted.
-    assert store.put_analyses("run", -1, {"profiler_cost": no_rows("unknown")}, {0: "0" * 64})
+    assert store.put_analyses("run", -1, {"profiler_cost": absent("profiler_cost", "unknown")}, {0: "0" * 64})
     assert not store.has_run("run")
-    assert store.put_run("run", {"steps": no_rows("too few")}, {0: "0" * 64})
+    assert store.put_run("run", {"steps": absent("steps", "too few")}, {0: "0" * 64})
     assert store.has_run("run")
     store.put_profiles(run, [RankResults(profile(), {})])
     assert not store.has_run("run")

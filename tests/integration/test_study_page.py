@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser
 
+from hpcprof.analysis.framework.outcome import Row
 from hpcprof.report.page.study_page import html_study, study_charts
-from hpcprof.results.store.analysis_table import Row
 from hpcprof.study.slowdown_tables import SlowdownTables
 from tests.integration.chromium import open_page
 from tests.integration.test_html_report import HOSTILE

@@ -12,14 +12,13 @@ import numpy as np
 import pytest
 
 from hpcprof.analysis.framework.declaration import Scope
-from hpcprof.analysis.framework.outcome import analyze_rank
+from hpcprof.analysis.framework.outcome import AnalysisTable, analyze_rank
 from hpcprof.analysis.framework.registry import ACROSS_RUNS, ANALYSES
 from hpcprof.cli.tables import write_analysis
 from hpcprof.profiles.kernel_report import KernelReport
 from hpcprof.profiles.readers.discovery import read_profile
 from hpcprof.profiles.timeline import CpuCounters, OsCalls, Timeline
 from hpcprof.report.formatting import cell, header
-from hpcprof.results.store.analysis_table import AnalysisTable
 from tests.data import nsys_metrics, rocprof_profiles
 from tests.integration.conftest import unpack, unpack_mpi
 from tests.unit.analysis.explain.programs import MS, Host, Launch, Mpi, Wait, simulate
@@ -74,7 +73,7 @@ def stored(name: str, profiles: list[Timeline | KernelReport]) -> AnalysisTable:
     def figures(table: AnalysisTable) -> int:
         return sum(value is not None for row in table.rows for value in row.values())
 
-    outcomes = [analyze_rank(ANALYSES[name], profile, 0).columns() for profile in profiles]
+    outcomes = [analyze_rank(ANALYSES[name], profile, 0).columns for profile in profiles]
     found = max(
         (AnalysisTable({key: values[:3] for key, values in columns.items()}, {}) for columns in outcomes),
         key=figures,

@@ -104,7 +104,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[st
             path.write_bytes(lzma.decompress((DATA / name).read_bytes()))
         profile = read_profile(path)
         assert isinstance(profile, Timeline)
-        return {one: analyze_rank(ANALYSES[one], profile, 0).columns() for one in CHECKED}
+        return {one: analyze_rank(ANALYSES[one], profile, 0).columns for one in CHECKED}
 
     return analyze
 

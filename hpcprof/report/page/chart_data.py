@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from hpcprof.analysis.collectives.verdicts import LATE
+from hpcprof.analysis.framework.outcome import Row
 from hpcprof.analysis.statistics.grouped import sums
 from hpcprof.common.units import counted, format_bytes, format_ns, named_ranks, visible
 from hpcprof.profiles.columns.unique import numbered_rows
@@ -22,7 +23,6 @@ from hpcprof.report.many_ranks import MAX_DEVIATING, MAX_RANKS_IN_FULL
 from hpcprof.report.mpi import messages
 from hpcprof.report.page.kernel_charts import kernel_charts
 from hpcprof.report.page.step_charts import Chart, bars, modes_chart, steps_chart
-from hpcprof.results.store.analysis_table import Row
 
 _MAX_CAUSES = 12
 _MIN_DIFFERENCE = 0.02

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
+from hpcprof.analysis.framework.outcome import Row
 from hpcprof.common.grouping import grouped
 from hpcprof.common.units import counted, format_flops, format_ns, visible
 from hpcprof.profiles.kernel_classification import family
 from hpcprof.profiles.kernel_names import labels, short_name
 from hpcprof.report.contents import Contents
 from hpcprof.report.page.step_charts import Chart, bars
-from hpcprof.results.store.analysis_table import Row
 
 MAX_KERNELS = 12
 LABEL_LENGTH = 44

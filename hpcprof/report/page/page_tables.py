@@ -6,13 +6,13 @@ from typing import Any
 import msgspec
 
 from hpcprof.analysis.framework.declaration import Analysis, Column, Kind
+from hpcprof.analysis.framework.outcome import Row
 from hpcprof.common.units import counted
 from hpcprof.profiles.kernel_names import labels
 from hpcprof.report.contents import Contents
 from hpcprof.report.formatting import cell, header
 from hpcprof.report.many_ranks import deviating, measure, spans_many_ranks, spread
 from hpcprof.report.terminal import reasons
-from hpcprof.results.store.analysis_table import Row
 
 MAX_ROWS = 2000
 """Maximum rows of a table that a page holds."""

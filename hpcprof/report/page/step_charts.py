@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from hpcprof.analysis.framework.outcome import Row
 from hpcprof.common.robust import MAD_TO_DEVIATION
 from hpcprof.common.units import counted, format_ns
 from hpcprof.report.contents import Contents
 from hpcprof.report.many_ranks import quantile
-from hpcprof.results.store.analysis_table import Row
 from hpcprof.workloads.schema import RankResult, summarize
 
 Chart = dict[str, Any]

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from hpcprof.analysis.framework.outcome import Row
 from hpcprof.analysis.slowdown.against_baseline import CONTROL
 from hpcprof.analysis.slowdown.by_overlap import ALL_FAMILIES, COVERED
 from hpcprof.analysis.slowdown.within_run import TOTAL
@@ -15,7 +16,6 @@ from hpcprof.report.page.kernel_charts import INTERVALS_NOTE, SLOWDOWN_AXIS, int
 from hpcprof.report.page.page import render_page
 from hpcprof.report.page.page_tables import PageTable, page_table
 from hpcprof.report.page.step_charts import Chart
-from hpcprof.results.store.analysis_table import Row
 from hpcprof.workloads.sweep import label
 
 if TYPE_CHECKING:

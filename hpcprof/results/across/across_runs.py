@@ -16,14 +16,13 @@ from hpcprof.analysis.comparison.run_differences import (
 )
 from hpcprof.analysis.framework.declaration import Analysis
 from hpcprof.analysis.framework.losses import losses_of
-from hpcprof.analysis.framework.outcome import Outcome, analyze_across, in_declared_columns
+from hpcprof.analysis.framework.outcome import AnalysisTable, analyze_across, in_declared_columns
 from hpcprof.analysis.framework.registry import ACROSS_RUNS
 from hpcprof.analysis.framework.run_data import RunData
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.results.ask.run_inputs import run_data
 from hpcprof.results.collect.run_names import command_line, not_collected_error, typed_run
 from hpcprof.results.collect.run_profiles import profiles_of
-from hpcprof.results.store.analysis_table import AnalysisTable
 from hpcprof.results.store.store import Store
 from hpcprof.runs.directory import Manifest, Run, all_runs
 from hpcprof.runs.job import Job
@@ -46,8 +45,8 @@ def over_pair(analysis: Analysis, runs: Sequence[Run], against: Sequence[Run], s
     """
     if analysis.name == "compare":
         return compare_sides(runs, against, store)
-    outcome = analyze_across(analysis, *_data_of_sides(runs, against, store)[:2])
-    return _table_with_losses(outcome, analysis, [*runs, *against], store)
+    table = analyze_across(analysis, *_data_of_sides(runs, against, store)[:2])
+    return _with_losses(table, analysis, [*runs, *against], store)
 
 
 def compare_sides(
@@ -80,9 +79,10 @@ def compare_sides(
             )
         check_comparable([*baseline, *candidate], forced)
     before = [run_data(run, store) for run in earlier_runs(against, runs)]
-    outcome = in_declared_columns(compare(candidate, baseline, before, margin_pct, gates), analysis)
+    outcome = compare(candidate, baseline, before, margin_pct, gates)
     outcome = replace(outcome, reason="; ".join(filter(None, (unlike, outcome.reason))))
-    return _table_with_losses(outcome, analysis, [*runs, *against], store)
+    table = in_declared_columns(outcome, analysis)
+    return _with_losses(table, analysis, [*runs, *against], store)
 
 
 def explain_difference(
@@ -91,9 +91,7 @@ def explain_difference(
     """Run the analyses in `DIFFERENCES` over two sides of runs, and find the facts in which these differ."""
     analyses = [ACROSS_RUNS[name] for name in DIFFERENCES]
     candidate, baseline, _ = _data_of_sides(runs, against, store)
-    tables = {
-        item.name: AnalysisTable.from_outcome(analyze_across(item, candidate, baseline)) for item in analyses
-    }
+    tables = {item.name: analyze_across(item, candidate, baseline) for item in analyses}
     return tables, differences(baseline, candidate)
 
 
@@ -106,7 +104,7 @@ def slowdown_over_pair(
 
     outcomes = slowdown_pairs_and_by_overlap(*_data_of_sides(runs, against, store)[:2])
     pairs, by_overlap = (
-        AnalysisTable.from_outcome(in_declared_columns(outcome, ACROSS_RUNS[name]))
+        in_declared_columns(outcome, ACROSS_RUNS[name])
         for outcome, name in zip(outcomes, ("slowdown_pairs", "slowdown_by_overlap"), strict=True)
     )
     return pairs, by_overlap
@@ -158,17 +156,17 @@ def _comparable_data(runs: Sequence[Run], store: Store) -> list[RunData]:
 
 def over_store(analysis: Analysis, runs: Sequence[Run], store: Store) -> AnalysisTable:
     """Run a store analysis over all runs given; runs without data are left out."""
-    outcome = analyze_across(analysis, [run_data(run, store) for run in runs])
-    return _table_with_losses(outcome, analysis, runs, store)
+    table = analyze_across(analysis, [run_data(run, store) for run in runs])
+    return _with_losses(table, analysis, runs, store)
 
 
-def _table_with_losses(
-    outcome: Outcome, analysis: Analysis, runs: Sequence[Run], store: Store
+def _with_losses(
+    table: AnalysisTable, analysis: Analysis, runs: Sequence[Run], store: Store
 ) -> AnalysisTable:
-    """Return an outcome over some runs as a table, with the losses of their profiles."""
+    """Return a table over some runs with the losses of their profiles."""
     ids = dict.fromkeys(run.id for run in runs) if store.exists() else {}
     losses = (f"{run}, {loss}" for run in ids for loss in losses_of(analysis, store.losses(run)))
-    return replace(AnalysisTable.from_outcome(outcome), losses=tuple(losses))
+    return replace(table, losses=tuple(losses))
 
 
 def every_run(store: Store, runs_dir: Path, skipped: list[str]) -> list[Run]:

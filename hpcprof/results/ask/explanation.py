@@ -28,6 +28,14 @@ from hpcprof.analysis.explain.explanation import (
     unpriced_finding,
 )
 from hpcprof.analysis.framework.losses import touches
+from hpcprof.analysis.framework.outcome import (
+    WHOLE_RUN,
+    AnalysisTable,
+    Outcome,
+    Row,
+    analyze_run,
+    in_declared_columns,
+)
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.analysis.memory.findings import memory_findings
 from hpcprof.common.decode import from_json
@@ -55,13 +63,7 @@ from hpcprof.results.collect.run_profiles import (
     why_unprofiled,
 )
 from hpcprof.results.collect.stalls import find_stall, is_unprofiled, unread_dumps
-from hpcprof.results.store.analysis_table import (
-    ANALYSIS_VERSION,
-    WHOLE_RUN,
-    AnalysisTable,
-    Row,
-    earlier_version,
-)
+from hpcprof.results.store.analysis_version import ANALYSIS_VERSION, earlier_version
 from hpcprof.results.store.store import Store
 from hpcprof.runs.directory import Run
 from hpcprof.runs.live_steps import noted_step_time, read_live_steps, step_lines
@@ -72,7 +74,6 @@ if TYPE_CHECKING:  # a kept explanation needs none of them
     import pandas as pd
 
     from hpcprof.analysis.explain.inputs import ExplainInputs
-    from hpcprof.analysis.framework.outcome import Outcome
     from hpcprof.profiles.timeline import Gpu, Timeline
     from hpcprof.results.store.tables import ProfileRow
     from hpcprof.runs.step_time import StepTime
@@ -268,7 +269,6 @@ def _explain_noted_steps(
         return (), ()
     # Runs without steps do without these imports.
     from hpcprof.analysis.explain.explain import explain_noted
-    from hpcprof.analysis.framework.outcome import analyze_run
     from hpcprof.analysis.steps.run_step import StepSeries
     from hpcprof.analysis.telemetry.coincidences import noted_steps, single_steps
     from hpcprof.results.collect.over_ranks import mapped_beside_profiles
@@ -278,7 +278,7 @@ def _explain_noted_steps(
         rows, files = map(RunTables(run, store).frames.__getitem__, names)
     else:
         mapped = mapped_beside_profiles(run)
-        rows, files = (analyze_run(ANALYSES[name], {}, mapped[ANALYSES[name].map]).rows for name in names)
+        rows, files = (analyze_run(ANALYSES[name], {}, mapped[ANALYSES[name].map]).frame for name in names)
     chosen = lines[-_MAX_STEP_LINES:]
     # A line says when its last step ended: the first one is preceded by the begin of its first step.
     begin = chosen[0].time - sum(wall * count for wall, count in chosen[0].times) / 1e9
@@ -301,8 +301,6 @@ def _compute_and_store(
     # A stored explanation needs neither pandas nor the graph.
     import pandas as pd
 
-    from hpcprof.analysis.framework.outcome import Outcome, in_declared_columns
-
     profiles = store.profiles(run.id) if store.exists() else {}
     sha256 = {rank: profile.sha256 for rank, profile in profiles.items()}
     explanation, path, slowdowns = _explain_run(run, store, progress, executor, alone)
@@ -314,26 +312,24 @@ def _compute_and_store(
         PROFILER_COSTS: Outcome(costs, "" if len(costs) else "the profiler's share of a step is unknown"),
         SLOWDOWNS: Outcome(slowdowns, "" if len(slowdowns) else "the run has no table of operations"),
     }
-    outcomes = {name: in_declared_columns(outcome, ANALYSES[name]) for name, outcome in outcomes.items()}
+    tables = {name: in_declared_columns(outcome, ANALYSES[name]) for name, outcome in outcomes.items()}
     late_ranks = store.table(run.id, "skew_summary"), store.table(run.id, "skew")
     replayed = explanation.step.ranks > 1 and len(slowdowns) > 0
-    outcomes |= _late_ranks(explanation, *late_ranks, replayed=replayed)
+    tables |= _late_ranks(explanation, *late_ranks, replayed=replayed)
     text = msgspec.json.encode({**explanation.as_json(), _VERSION_KEY: _VERSION}).decode()
     try:
-        return explanation, store.put_analyses(run.id, WHOLE_RUN, outcomes, sha256, text)
+        return explanation, store.put_analyses(run.id, WHOLE_RUN, tables, sha256, text)
     except StoreError:  # Users who may only read the database get the explanation too.
         return explanation, True
 
 
 def _late_ranks(
     whole: Explanation, summary: AnalysisTable, skew: AnalysisTable, *, replayed: bool = False
-) -> dict[str, Outcome]:
+) -> dict[str, AnalysisTable]:
     """Return ``skew_summary`` and ``skew`` with the costs of late ranks by their findings.
 
     If every rank was ``replayed``, ranks without a finding are late only because of the others' work.
     """
-    from hpcprof.analysis.framework.outcome import Outcome
-
     costs = {
         rank: late.saving_ns
         for late in reversed(whole.shown())
@@ -351,10 +347,14 @@ def _late_ranks(
     ]
     columns = {name: [row[name] for row in rows] for name in summary.columns}
     judged = {name: columns[name] for name in ("verdict", "lateness_p50_ns")} if rows else {}
-    notes, reasons = (
-        with_hidden_lateness(table.reasons.get(WHOLE_RUN, ""), rows) for table in (summary, skew)
-    )
-    return {"skew_summary": Outcome(columns, notes), "skew": Outcome({**skew.columns, **judged}, reasons)}
+    made = {}
+    for name, table, values in (
+        ("skew_summary", summary, columns),
+        ("skew", skew, {**skew.columns, **judged}),
+    ):
+        reason = with_hidden_lateness(table.reason, rows)
+        made[name] = replace(table, values=values, reasons={WHOLE_RUN: reason} if reason else {})
+    return made
 
 
 def _explain_run(

@@ -20,6 +20,14 @@ from hpcprof.analysis.collectives.declarations import COST_PCT
 from hpcprof.analysis.collectives.verdicts import verdicts_from
 from hpcprof.analysis.framework.declaration import Analysis, Policy, Scope
 from hpcprof.analysis.framework.losses import losses_of
+from hpcprof.analysis.framework.outcome import (
+    WHOLE_RUN,
+    AnalysisTable,
+    analyze_rank,
+    analyze_run,
+    empty_table,
+    joined_tables,
+)
 from hpcprof.analysis.framework.registry import ANALYSES, find_analysis
 from hpcprof.analysis.steps.step_set import StepRule, StepSet, step_set
 from hpcprof.common.decode import from_json
@@ -31,14 +39,12 @@ from hpcprof.results.collect.executors.interface import Executor, Lost, ResultT,
 from hpcprof.results.collect.run_names import command_line, find_known_run, typed_run
 from hpcprof.results.collect.run_profiles import profiles_of
 from hpcprof.results.collect.step_choice import stored_step_ranges
-from hpcprof.results.store.analysis_table import WHOLE_RUN, AnalysisTable, data_frame
 from hpcprof.results.store.store import RunNotes, Store
 from hpcprof.runs.directory import Run
 
 if TYPE_CHECKING:  # a report from the store does without
     import pandas as pd
 
-    from hpcprof.analysis.framework.outcome import Outcome
     from hpcprof.profiles.timeline import StepRange, Timeline
     from hpcprof.profiles.timeline_parquet import RankEvents
     from hpcprof.results.collect.executors.processes import Processes
@@ -52,9 +58,6 @@ VERDICTS = ("skew", "skew_summary")
 
 EXPLAINED = CRITICAL_PATH, PROFILER_COSTS, SLOWDOWNS = "critical_path", "profiler_cost", "operation_slowdowns"
 """Analyses that are computed with an explanation."""
-
-OutcomesByRank = Mapping[int, Mapping[str, "Outcome"]]
-"""The outcomes of analyses, by rank or `WHOLE_RUN` and by name."""
 
 
 class RunTables(Mapping[str, AnalysisTable]):
@@ -87,7 +90,7 @@ class RunTables(Mapping[str, AnalysisTable]):
             if name in VERDICTS and self._threshold != COST_PCT and table.count:
                 costs = table.columns.get("cost_pct") or self["skew_summary"].columns["cost_pct"]
                 verdicts = verdicts_from(self._threshold, table.columns["verdict"], costs)
-                table = replace(table, columns=table.columns | {"verdict": verdicts})
+                table = replace(table, values={**table.values, "verdict": verdicts})
             self._tables[name] = table
         return self._tables[name]
 
@@ -118,8 +121,8 @@ class RunTables(Mapping[str, AnalysisTable]):
         """The tables as other analyses read them; empty if the run has not been collected."""
         return _Frames(cache(self._frame))
 
-    def complete(self, names: Iterable[str] = ANALYSES) -> OutcomesByRank:
-        """Compute and store the lazy analyses that are missing, and return them.
+    def complete(self, names: Iterable[str] = ANALYSES) -> Mapping[int, Mapping[str, AnalysisTable]]:
+        """Compute and store the lazy analyses that are missing, and return them by rank and name.
 
         They are not stored if the database is read-only; failures of a rank are never stored.
         """
@@ -136,20 +139,20 @@ class RunTables(Mapping[str, AnalysisTable]):
             KeptRank(events[rank], steps.step_range(rank), tuple(wanted))
             for rank, wanted in sorted(missing.items())
         ]
-        computed: dict[int, Mapping[str, Outcome]] = {}
+        computed: dict[int, Mapping[str, AnalysisTable]] = {}
         # Finding the ranks of thousands of files takes seconds: done once, and only if needed.
         find = cache(partial(find_timelines, run))
         for task, result in self._executor(analyze_kept, tasks):
             rank = task.events.rank
             try:
-                outcomes = result if isinstance(result, dict) else _analyze_profile(find, task, result)
+                tables = result if isinstance(result, dict) else _analyze_profile(find, task, result)
             except HpcprofError as error:
-                outcomes = _not_computed(task.analyses, f"rank {rank} was not analyzed", error)
+                tables = _not_computed(task.analyses, rank, f"rank {rank} was not analyzed: {error}")
             else:
                 # A user who cannot write the database gets the rows too.
                 with suppress(StoreError):
-                    store.put_analyses(run.id, rank, outcomes, {rank: task.events.sha256})
-            computed[rank] = outcomes
+                    store.put_analyses(run.id, rank, tables, {rank: task.events.sha256})
+            computed[rank] = tables
         if run_tables:
             computed[WHOLE_RUN] = _analyze_over_ranks(run, store, run_tables)
         return computed
@@ -177,43 +180,25 @@ class RunTables(Mapping[str, AnalysisTable]):
             # Reading the notes of all analyses takes no longer than reading those of one.
             self._notes = self._store.notes(self._run.id)
         table = self._store.table(self._run.id, name, notes=self._notes)
-        for rank, outcomes in computed.items():
+        for rank, tables in computed.items():
             # Rows that could not be stored are added here.
             if not (table.count if rank == WHOLE_RUN else table.rows_by_rank[rank]):
-                new = AnalysisTable.from_outcome(outcomes[name], rank)
-                columns = {key: [*values, *new.columns[key]] for key, values in table.columns.items()}
                 reasons = {other: reason for other, reason in table.reasons.items() if other != rank}
-                table = replace(table, columns=columns, reasons=reasons | new.reasons)
+                table = joined_tables([replace(table, reasons=reasons), tables[name]])
         # Stored reasons name a command without the run and the database.
         collect = command_line(self._store, "collect", typed_run(self._run)) if table.reasons else ""
         reasons = {rank: _with_command(text, self._run, collect) for rank, text in table.reasons.items()}
         return replace(table, reasons=reasons)
 
     def _frame(self, name: str) -> pd.DataFrame:
-        analysis = ANALYSES[name]
-        if not self._store.exists():
-            return data_frame(analysis.columns, _no_columns(analysis))
-        if analysis.policy is Policy.WITH_EVENTS:
-            from hpcprof.results.store.rank_tables import kept_rows
-
-            return kept_rows(self._store.rank_events(self._run.id).values(), name, lost={})
-        return data_frame(analysis.columns, self.table(name).columns)
+        return (self.table(name) if self._store.exists() else empty_table(ANALYSES[name])).frame
 
     def _compute(self, analysis: Analysis) -> AnalysisTable:
-        compute = self._over_ranks if analysis.scope is Scope.RUN else self._rank_by_rank
-        return replace(compute(analysis), losses=losses_of(analysis, self._store.losses(self._run.id)))
-
-    def _over_ranks(self, analysis: Analysis) -> AnalysisTable:
-        from hpcprof.analysis.framework.outcome import Outcome, analyze_run
-
-        needed = {
-            name: Outcome(self.frames[name], self.table(name).reasons.get(WHOLE_RUN, ""))
-            for name in analysis.needs
-        }
-        return AnalysisTable.from_outcome(analyze_run(analysis, needed))
+        over_ranks = analysis.scope is Scope.RUN
+        table = analyze_run(analysis, self) if over_ranks else self._rank_by_rank(analysis)
+        return replace(table, losses=losses_of(analysis, self._store.losses(self._run.id)))
 
     def _rank_by_rank(self, analysis: Analysis) -> AnalysisTable:
-        from hpcprof.analysis.framework.outcome import analyze_rank
         from hpcprof.results.collect.profile_ranks import profiles_by_rank
         from hpcprof.results.collect.timelines import profile_is_gone, timeline_reader
 
@@ -222,20 +207,16 @@ class RunTables(Mapping[str, AnalysisTable]):
         ranks = [rank for rank, profile in profiles.items() if content_of(profile.kind) is analysis.reads]
         if not ranks:
             reason = f"{analysis.name} needs {analysis.reads.value}, and no rank has one"
-            return AnalysisTable(_no_columns(analysis), {WHOLE_RUN: reason})
+            return empty_table(analysis, {WHOLE_RUN: reason})
         read_timeline = timeline_reader(self._run, self._store)
         paths = {} if timelines else profiles_by_rank(profiles_of(self._run)).paths
-        columns, reasons = _no_columns(analysis), {}
+        tables = []
         for rank in sorted(ranks):
             if not timelines and rank not in paths:
                 raise profile_is_gone(self._run, rank, profiles[rank].file)
             profile = read_timeline(rank) if timelines else read_profile(paths[rank])
-            outcome = analyze_rank(analysis, profile, rank)
-            for name, values in outcome.columns().items():
-                columns[name] += values
-            if outcome.reason:
-                reasons[rank] = outcome.reason
-        return AnalysisTable(columns, reasons)
+            tables.append(analyze_rank(analysis, profile, rank))
+        return joined_tables(tables)
 
 
 class _Frames(Mapping[str, "pd.DataFrame"]):
@@ -267,7 +248,7 @@ class KeptRank(msgspec.Struct, frozen=True):
     analyses: tuple[str, ...]
 
 
-def analyze_kept(task: KeptRank) -> dict[str, Outcome] | None:
+def analyze_kept(task: KeptRank) -> dict[str, AnalysisTable] | None:
     """Return the analyses of a rank by name; None if its timeline is not kept."""
     from hpcprof.results.collect.kept_events import kept_timeline
 
@@ -275,35 +256,30 @@ def analyze_kept(task: KeptRank) -> dict[str, Outcome] | None:
     return None if timeline is None else _analyze(task, timeline)
 
 
-def _analyze(task: KeptRank, timeline: Timeline) -> dict[str, Outcome]:
-    from hpcprof.analysis.framework.outcome import analyze_rank
-
+def _analyze(task: KeptRank, timeline: Timeline) -> dict[str, AnalysisTable]:
     return {name: analyze_rank(ANALYSES[name], timeline, task.events.rank) for name in task.analyses}
 
 
-def _analyze_over_ranks(run: Run, store: Store, names: Sequence[str]) -> Mapping[str, Outcome]:
+def _analyze_over_ranks(run: Run, store: Store, names: Sequence[str]) -> Mapping[str, AnalysisTable]:
     from hpcprof.results.collect.over_ranks import analyze_lazy_over_ranks
 
     sha256 = {rank: profile.sha256 for rank, profile in store.profiles(run.id).items()}
     try:
-        outcomes = analyze_lazy_over_ranks(run.id, store, names)
+        tables = analyze_lazy_over_ranks(run.id, store, names)
     except StoreError as error:
-        return _not_computed(names, "not computed", error)
+        return _not_computed(names, WHOLE_RUN, f"not computed: {error}")
     with suppress(StoreError):
-        store.put_analyses(run.id, WHOLE_RUN, outcomes, sha256)
-    return outcomes
+        store.put_analyses(run.id, WHOLE_RUN, tables, sha256)
+    return tables
 
 
-def _not_computed(names: Iterable[str], subject: str, error: HpcprofError) -> dict[str, Outcome]:
-    from hpcprof.analysis.framework.outcome import Outcome
-
-    reason = f"{subject}: {str(error).rstrip('.')}"
-    return {name: Outcome(_no_columns(ANALYSES[name]), reason) for name in names}
+def _not_computed(names: Iterable[str], rank: int, reason: str) -> dict[str, AnalysisTable]:
+    return {name: empty_table(ANALYSES[name], {rank: reason.rstrip(".")}) for name in names}
 
 
 def _analyze_profile(
     find: Callable[[], Timelines], task: KeptRank, result: Lost | None
-) -> dict[str, Outcome]:
+) -> dict[str, AnalysisTable]:
     """Analyze a rank from its profile, because its timeline is not kept.
 
     Raises HpcprofError if the profile cannot be read, or the process that read the timeline was
@@ -315,10 +291,6 @@ def _analyze_profile(
     if task.events.rank not in timelines.paths:
         raise HpcprofError("its timeline is not kept, and its profile is gone")
     return _analyze(task, replace(timelines.read(task.events.rank), step_range=task.step_range))
-
-
-def _no_columns(analysis: Analysis) -> dict[str, list[Any]]:
-    return {column.name: [] for column in analysis.columns}
 
 
 def _lazy_tables_in(sql: str, store: Store) -> Iterator[tuple[str, Mapping[int, Sequence[str]]]]:

@@ -59,7 +59,7 @@ from hpcprof.results.collect.step_choice import (
     stored_step_ranges,
     wanted_step_range,
 )
-from hpcprof.results.store.analysis_table import ANALYSIS_VERSION
+from hpcprof.results.store.analysis_version import ANALYSIS_VERSION
 from hpcprof.results.store.store import RankResults, Store, open_store
 from hpcprof.results.store.tables import ProfileRow, RunRow
 from hpcprof.runs.config import group_may_read
@@ -275,10 +275,10 @@ def _store_beside_profiles(run: Run, store: Store, row: RunRow) -> None:
     if run.manifest is not None and not any(values.values()):
         return
     store.describe_run(row)
-    outcomes = {
+    tables = {
         name: analyze_run(item, {}, values[item.map]) for name, item in ANALYSES.items() if item.map in values
     }
-    store.put_run(run.id, outcomes, {})
+    store.put_run(run.id, tables, {})
     note_collected(run, store.runs_dir)
 
 
@@ -399,9 +399,9 @@ class _CollectUnderWay(msgspec.Struct):
             analysis_version=ANALYSIS_VERSION,
             made_by=__version__,
         )
-        results = RankResults(profile, outcome.outcomes, origin.gpus, origin.facts, outcome.losses)
+        results = RankResults(profile, outcome.tables, origin.gpus, origin.facts, outcome.losses)
         self._waiting.append(results)
-        self._rows += sum(map(len, outcome.outcomes.values()))
+        self._rows += sum(table.count for table in outcome.tables.values())
         late = time.monotonic() - self._since >= _MAX_BATCH_SECONDS
         if late or len(self._waiting) == _MAX_BATCH_RANKS or self._rows >= _MAX_BATCH_ROWS:
             self._store_waiting()

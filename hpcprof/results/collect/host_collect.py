@@ -9,7 +9,7 @@ from hpcprof.common.errors import HpcprofError
 from hpcprof.common.processes import CommandNotStarted
 from hpcprof.common.units import visible
 from hpcprof.profiles.event_folders import EVENTS
-from hpcprof.results.store.analysis_table import earlier_version
+from hpcprof.results.store.analysis_version import earlier_version
 from hpcprof.results.store.package_rows import check_rows, check_types
 from hpcprof.results.store.store import Store, open_store
 from hpcprof.runs.directory import Run

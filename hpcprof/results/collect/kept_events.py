@@ -9,7 +9,7 @@ from weakref import WeakValueDictionary
 import msgspec
 import pyarrow as pa
 
-from hpcprof.analysis.framework.outcome import Outcome, analyze_rank
+from hpcprof.analysis.framework.outcome import AnalysisTable, analyze_rank
 from hpcprof.analysis.steps.step_ranges import step_numbers, steps_of
 from hpcprof.analysis.steps.streams import launch_starts
 from hpcprof.analysis.steps.wall_time import step_intervals
@@ -23,7 +23,6 @@ from hpcprof.profiles.timeline_parquet import RankEvents
 from hpcprof.results.store.rank_tables import (
     ANALYSES_WITH_EVENTS,
     analysis_schema,
-    arrow_table,
     dataset_table,
 )
 from hpcprof.results.store.run_communication import MATCH_SCHEMA
@@ -83,19 +82,17 @@ def kept_timeline(events: RankEvents, step_range: StepRange | None) -> Timeline 
 
 
 def finish(
-    events: RankEvents, timeline: Timeline, outcomes: Mapping[str, Outcome], *, with_timeline: bool = True
+    events: RankEvents, timeline: Timeline, tables: Mapping[str, AnalysisTable], *, with_timeline: bool = True
 ) -> None:
     """Write the steps and the analyses that are kept with the events.
 
-    ``outcomes`` are by the name of the analysis; ``with_timeline`` is True if `keep_timeline` has written
-    the timeline.
+    ``tables`` are by the name of the analysis; ``with_timeline`` is True if `keep_timeline` has written the
+    timeline.
     """
     times = step_intervals(timeline)
-    tables = {_STEPS: pa.table([steps_of(timeline).number, times.start, times.end], schema=_STEP_COLUMNS)}
-    for name, analysis in ANALYSES_WITH_EVENTS.items():
-        columns = [column for column in analysis.columns if column.name != "rank"]
-        tables[dataset_table(name)] = arrow_table(columns, outcomes[name].arrays())
-    events.finish(timeline, tables, events=with_timeline)
+    steps = pa.table([steps_of(timeline).number, times.start, times.end], schema=_STEP_COLUMNS)
+    analyses = {dataset_table(name): tables[name].arrow().drop(["rank"]) for name in ANALYSES_WITH_EVENTS}
+    events.finish(timeline, {_STEPS: steps, **analyses}, events=with_timeline)
 
 
 def keep_events(tasks: Sequence[KeepTask]) -> list[str]:

@@ -25,7 +25,7 @@ from hpcprof.common.private import make_private
 from hpcprof.profiles.event_folders import has_run_events
 from hpcprof.profiles.readers.declaration import SeveralRanks
 from hpcprof.profiles.readers.discovery import files_of
-from hpcprof.results.store.analysis_table import ANALYSIS_VERSION
+from hpcprof.results.store.analysis_version import ANALYSIS_VERSION
 
 # Two changes of a file can have the same time: some file systems record seconds.
 _MIN_AGE_NS = 2_000_000_000

@@ -10,7 +10,7 @@ from hpcprof.results.collect.run_memory import snapshots_of
 from hpcprof.results.collect.run_names import find_known_run, find_known_runs
 from hpcprof.results.collect.run_profiles import profiles_of, sampled_so_far
 from hpcprof.results.collect.stalls import has_live_results, is_unprofiled
-from hpcprof.results.store.analysis_table import earlier_version
+from hpcprof.results.store.analysis_version import earlier_version
 from hpcprof.results.store.store import Store
 from hpcprof.runs.directory import Run, sweep_of, typed_name
 from hpcprof.submit.remote.mirror import connect, host_of

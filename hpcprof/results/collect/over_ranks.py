@@ -22,7 +22,7 @@ from hpcprof.analysis.collectives.common_clock import Aligned, RankClock
 from hpcprof.analysis.collectives.communication import Communication, communication
 from hpcprof.analysis.collectives.matches import matches_of, rank_waits
 from hpcprof.analysis.framework.declaration import Part, Policy, Scope
-from hpcprof.analysis.framework.outcome import Outcome, analyze_run
+from hpcprof.analysis.framework.outcome import AnalysisTable, Outcome, analyze_run
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.analysis.mpi.matching import aligned_by_mpi
 from hpcprof.analysis.mpi.run_lists import RunLists
@@ -39,7 +39,6 @@ from hpcprof.profiles.timeline import Ints
 from hpcprof.profiles.timeline_parquet import RankEvents
 from hpcprof.results.collect.executors.interface import Executor, Lost, ResultT, TaskT, serially
 from hpcprof.results.collect.same_program import CollectiveCounts, collective_counts
-from hpcprof.results.store.analysis_table import data_frame
 from hpcprof.results.store.mpi_links import LinkWriter
 from hpcprof.results.store.rank_tables import MPI_TABLES, has_mpi, kept_rows, kept_table
 from hpcprof.results.store.run_communication import (
@@ -131,7 +130,7 @@ def analyze_over_ranks(
     executor: Executor = serially,
     run: Run | None = None,
     survey: RunSurvey | None = None,
-) -> dict[str, Outcome]:
+) -> dict[str, AnalysisTable]:
     """Compute the analyses that span the ranks of a run, and keep its communication.
 
     Without ``run``, there are no samples of its nodes. A ``survey`` of other profiles is ignored. Lazy
@@ -155,7 +154,7 @@ def analyze_over_ranks(
         return_freed_memory()
     except OSError as error:
         raise HpcprofError(f"cannot write to {folder}: {error.strerror or error}.") from error
-    outcomes: dict[str, Outcome] = {}
+    tables: dict[str, AnalysisTable] = {}
     last_use = {need: analysis.name for analysis in _RUN_ANALYSES for need in analysis.needs}
     analyses = [
         analysis
@@ -164,21 +163,22 @@ def analyze_over_ranks(
     ]
     for analysis in analyses:
         for need in analysis.needs:
-            if need not in outcomes:
-                columns = store.table(run_id, need).columns
-                outcomes[need] = Outcome(data_frame(ANALYSES[need].columns, columns))
-        outcomes[analysis.name] = analyze_run(analysis, outcomes, values.get(analysis.map, ()))
+            if need not in tables:
+                stored = store.table(run_id, need)
+                # The values of all ranks take less memory in arrays than in lists.
+                tables[need] = replace(stored, values=Outcome(stored.frame).arrays())
+        tables[analysis.name] = analyze_run(analysis, tables, values.get(analysis.map, ()))
         for need in analysis.needs:
             if last_use[need] == analysis.name and ANALYSES[need].scope is Scope.RANK:
-                del outcomes[need]
-    return {analysis.name: outcomes[analysis.name] for analysis in analyses}
+                del tables[need]
+    return {analysis.name: tables[analysis.name] for analysis in analyses}
 
 
 def _has_many_rows(parts: Sequence[ListedOperations]) -> bool:
     return sum(map(len, parts)) > _MAX_EAGER_ROWS
 
 
-def analyze_lazy_over_ranks(run_id: str, store: Store, names: Sequence[str]) -> dict[str, Outcome]:
+def analyze_lazy_over_ranks(run_id: str, store: Store, names: Sequence[str]) -> dict[str, AnalysisTable]:
     """Compute lazy analyses of scope RUN, which a collect has left out.
 
     Raises StoreError if the rows of a rank are gone.
@@ -340,7 +340,7 @@ def _captured_steps(
     The steps are two arrays: numbers and wall times in ns. Ranks whose profile has no UTC are left out.
     """
     begin, profiles = first_steps(events), store.profiles(run_id)
-    times = data_frame(ANALYSES["step_times"].columns, store.table(run_id, "step_times").columns)
+    times = store.table(run_id, "step_times").frame
     return {
         int(rank): ((utc + begin[rank]) / 1e9, *rows[["step", "wall_ns"]].to_numpy(np.int64).T)
         for rank, rows in times.sort_values("step").groupby("rank")

@@ -22,7 +22,7 @@ from hpcprof.profiles.readers.declaration import ProfilePart
 from hpcprof.profiles.readers.discovery import BUILT_IN, files_of, read_profile, reading_profile
 
 if TYPE_CHECKING:  # only a changed profile needs these modules at run time
-    from hpcprof.analysis.framework.outcome import Outcome
+    from hpcprof.analysis.framework.outcome import AnalysisTable
     from hpcprof.profiles.kernel_report import KernelReport
     from hpcprof.profiles.losses import Loss
     from hpcprof.profiles.timeline import Origin, StepRange, Timeline
@@ -88,7 +88,7 @@ class ProfileResults(msgspec.Struct, frozen=True):
     sha256: str
     bytes: int
     origin: Origin
-    outcomes: Mapping[str, Outcome]
+    tables: Mapping[str, AnalysisTable]
     losses: tuple[Loss, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -182,7 +182,7 @@ def _analyze(task: ProfileTask) -> ProfileResults | Unchanged | WithoutSteps:
     postpones_lazy = not small and task.keeps_timeline and events is not None
     due = [analysis for analysis in _RANK_ANALYSES if not (postpones_lazy and analysis.policy is Policy.LAZY)]
 
-    def analyze(analysis: Analysis) -> tuple[str, Outcome]:
+    def analyze(analysis: Analysis) -> tuple[str, AnalysisTable]:
         return analysis.name, analyze_rank(analysis, profile, task.rank)
 
     with _executor(threads) as pool:
@@ -190,22 +190,20 @@ def _analyze(task: ProfileTask) -> ProfileResults | Unchanged | WithoutSteps:
         heavy = iter([analysis for analysis in due if analysis.memory_heavy and not small])
         groups = [pool.submit(_heavy_analyses, analyze, heavy) for _ in range(max(1, threads // 2))]
         keeping = pool.submit(_keep_timeline, task, events, timeline)
-        outcomes = dict(
-            pool.map(analyze, [analysis for analysis in due if small or not analysis.memory_heavy])
-        )
+        tables = dict(pool.map(analyze, [analysis for analysis in due if small or not analysis.memory_heavy]))
         for group in groups:
-            outcomes |= group.result()
+            tables |= group.result()
     warnings = keeping.result()
     if not small:
         return_freed_memory()
     if warnings:  # Without the timeline, lazy analyses could not be computed later.
-        outcomes |= map(analyze, [analysis for analysis in _RANK_ANALYSES if analysis.name not in outcomes])
+        tables |= map(analyze, [analysis for analysis in _RANK_ANALYSES if analysis.name not in tables])
     if events is not None and timeline is not None:
-        _keep_tables(task, events, timeline, outcomes, with_timeline=task.keeps_timeline and not warnings)
+        _keep_tables(task, events, timeline, tables, with_timeline=task.keeps_timeline and not warnings)
     # Rows that are kept with the events are not in the database.
     stored = {
-        name: replace(outcome, table={}) if ANALYSES[name].policy is Policy.WITH_EVENTS else outcome
-        for name, outcome in outcomes.items()
+        name: replace(table, values={}) if ANALYSES[name].policy is Policy.WITH_EVENTS else table
+        for name, table in tables.items()
     }
     return ProfileResults(sha256, size, profile.origin, stored, _losses(profile, task), warnings)
 
@@ -279,7 +277,7 @@ def _keep_tables(
     task: ProfileTask,
     events: RankEvents,
     timeline: Timeline,
-    outcomes: Mapping[str, Outcome],
+    tables: Mapping[str, AnalysisTable],
     *,
     with_timeline: bool,
 ) -> None:
@@ -287,7 +285,7 @@ def _keep_tables(
     from hpcprof.results.collect.kept_events import finish
 
     try:
-        finish(events, timeline, outcomes, with_timeline=with_timeline)
+        finish(events, timeline, tables, with_timeline=with_timeline)
     except OSError as error:
         reason = error.strerror or error
         raise DamagedInput(
@@ -296,14 +294,14 @@ def _keep_tables(
 
 
 def _heavy_analyses(
-    analyze: Callable[[Analysis], tuple[str, Outcome]], waiting: Iterator[Analysis]
-) -> dict[str, Outcome]:
+    analyze: Callable[[Analysis], tuple[str, AnalysisTable]], waiting: Iterator[Analysis]
+) -> dict[str, AnalysisTable]:
     """Run memory-heavy analyses one after another, and return the memory that each has freed.
 
     Threads share ``waiting`` and take the next analysis from it.
     """
-    outcomes: dict[str, Outcome] = {}
+    tables: dict[str, AnalysisTable] = {}
     for analysis in waiting:
-        outcomes |= [analyze(analysis)]
+        tables |= [analyze(analysis)]
         return_freed_memory()
-    return outcomes
+    return tables

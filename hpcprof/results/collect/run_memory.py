@@ -20,7 +20,6 @@ from hpcprof.profiles.readers.memory_snapshot import (
     read_memory_snapshot,
 )
 from hpcprof.profiles.readers.telemetry import resident_points
-from hpcprof.results.store.analysis_table import AnalysisTable
 from hpcprof.runs.directory import Run
 from hpcprof.runs.live_steps import step_lines
 
@@ -50,10 +49,12 @@ def memory_rows(run: Run, store: Store) -> dict[str, list[dict[str, Any]]]:
     memory = run_memory(run, run_telemetry(run))
     if memory is None:
         return {name: [] for name in TABLES}
+    from hpcprof.analysis.framework.outcome import in_declared_columns
+    from hpcprof.analysis.framework.registry import ANALYSES
     from hpcprof.analysis.memory.tables import memory_tables
 
     tables = memory_tables(memory)
-    return {name: AnalysisTable.from_outcome(tables[name]).rows for name in TABLES}
+    return {name: in_declared_columns(tables[name], ANALYSES[name]).rows for name in TABLES}
 
 
 def growing_memory(run: Run) -> str:

@@ -37,7 +37,7 @@ from hpcprof.profiles.readers.discovery import (
 from hpcprof.profiles.readers.memory_snapshot import is_memory_snapshot
 from hpcprof.profiles.readers.otf2 import EZTRACE_NAME
 from hpcprof.results.collect.profile_ranks import ranks_by_name, recorded_apart
-from hpcprof.results.store.analysis_table import ANALYSIS_VERSION
+from hpcprof.results.store.analysis_version import ANALYSIS_VERSION
 from hpcprof.runs.directory import MANIFEST, Run, adopted_id, has_manifest, open_run, typed_name
 from hpcprof.runs.job_name import JAX_MODULES, OTHER_PYTHON, imported_modules, runs_python
 from hpcprof.submit.runs.failures import profiler_complaint

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from hpcprof.analysis.framework.outcome import Row
 from hpcprof.profiles.readers.declaration import ProfileContent
 from hpcprof.profiles.readers.discovery import content_of
-from hpcprof.results.store.analysis_table import Row
 from hpcprof.runs.directory import Run
 
 if TYPE_CHECKING:  # numpy is not needed where no profile has changed, and workers need no database

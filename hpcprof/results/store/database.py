@@ -28,11 +28,11 @@ from sqlalchemy.schema import CreateTable, DropTable
 from sqlalchemy.types import TypeEngine
 
 from hpcprof.analysis.framework.declaration import Scope
+from hpcprof.analysis.framework.outcome import WHOLE_RUN
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import RepeatedRow, StoreError, UsageError
 from hpcprof.common.paths import read_only_uri
 from hpcprof.common.private import make_private, make_private_file
-from hpcprof.results.store.analysis_table import WHOLE_RUN
 from hpcprof.results.store.tables import (
     METADATA,
     PROFILES,

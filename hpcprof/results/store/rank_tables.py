@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
-from hpcprof.analysis.framework.declaration import Analysis, Column, Kind, Policy, Scope
+from hpcprof.analysis.framework.declaration import Analysis, Policy, Scope
+from hpcprof.analysis.framework.outcome import arrow_schema
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import StoreError
-from hpcprof.profiles.event_columns import plain_text
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from hpcprof.analysis.framework.outcome import Values
     from hpcprof.profiles.timeline_parquet import RankEvents
-
-_TYPES = {Kind.INT: pa.int64(), Kind.FLOAT: pa.float64(), Kind.TEXT: pa.string()}
 
 ANALYSES_WITH_EVENTS: dict[str, Analysis] = {
     name: analysis
@@ -49,28 +46,7 @@ def dataset_table(analysis: str) -> str:
 def analysis_schema(analysis: Analysis, columns: Sequence[str] | None = None) -> pa.Schema:
     """Return the columns of a table, by default all; the folders of the dataset hold the rank."""
     chosen = (column for column in analysis.columns if columns is None or column.name in columns)
-    return _schema(column for column in chosen if column.name != "rank")
-
-
-def _schema(columns: Iterable[Column]) -> pa.Schema:
-    return pa.schema([(column.name, _TYPES[column.kind]) for column in columns])
-
-
-def arrow_table(columns: Sequence[Column], values: Mapping[str, Values]) -> pa.Table:
-    """Return columns of values as an Arrow table of the declared types; a column without values has no rows.
-
-    None and NaN become null, whole numbers stay exact, and texts lose what Parquet cannot hold.
-    """
-    schema = _schema(columns)
-    return pa.table([_array(values.get(field.name, []), field.type) for field in schema], schema=schema)
-
-
-def _array(values: Values, kind: pa.DataType) -> pa.Array:
-    if kind == pa.string():
-        texts = {value: plain_text(value) for value in set(values) if isinstance(value, str)}
-        values = [texts.get(value) for value in values]
-    # NaN stands for a missing value.
-    return pa.array(values, kind, from_pandas=True)
+    return arrow_schema(column for column in chosen if column.name != "rank")
 
 
 def kept_table(

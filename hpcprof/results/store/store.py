@@ -21,13 +21,14 @@ from sqlalchemy.engine import URL
 
 from hpcprof.analysis.framework.declaration import Policy, Scope
 from hpcprof.analysis.framework.losses import losses_of
+from hpcprof.analysis.framework.outcome import WHOLE_RUN, AnalysisTable
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import StoreError
 from hpcprof.profiles.event_folders import EVENTS, has_run_events
 from hpcprof.profiles.losses import Loss, LossKind, Subject
 from hpcprof.profiles.readers.declaration import ProfileContent
 from hpcprof.profiles.readers.discovery import content_of
-from hpcprof.results.store.analysis_table import ANALYSIS_VERSION, WHOLE_RUN, AnalysisTable
+from hpcprof.results.store.analysis_version import ANALYSIS_VERSION
 from hpcprof.results.store.database import Database, delete, insert_columns, insert_rows, store_url
 from hpcprof.results.store.tables import (
     BASELINES,
@@ -58,7 +59,6 @@ from hpcprof.runs.config import default_database
 from hpcprof.runs.directory import has_manifest, runs_directory
 
 if TYPE_CHECKING:
-    from hpcprof.analysis.framework.outcome import Outcome
     from hpcprof.profiles.timeline import Fact, Gpu
     from hpcprof.profiles.timeline_parquet import RankEvents
 
@@ -80,7 +80,7 @@ class RankResults(msgspec.Struct, frozen=True):
     """The stored results of one rank: its profile, its analyses and its origin."""
 
     profile: ProfileRow
-    outcomes: Mapping[str, Outcome]
+    tables: Mapping[str, AnalysisTable]
     gpus: Sequence[Gpu] = ()
     facts: Sequence[Fact] = ()
     losses: Sequence[Loss] = ()
@@ -170,10 +170,11 @@ class Store(Database):
             from hpcprof.results.store.rank_tables import kept_table
 
             rows = kept_table(self.rank_events(run_id).values(), analysis, columns, lost)
-            values = {name: rows.column(name).to_pylist() for name in names}
+            values = {name: rows.column(name) for name in names}
         reasons |= {rank: str(error) for rank, error in lost.items()}
         reasons |= dict.fromkeys(self.uncomputed(run_id, [analysis]), _LAZY_REASON.format(analysis))
-        return AnalysisTable(values, reasons, losses_of(declared, stored.losses))
+        losses = losses_of(declared, stored.losses)
+        return AnalysisTable(values, reasons, losses, declared=declared.columns)
 
     def uncomputed(self, run_id: str, names: Iterable[str]) -> dict[int, list[str]]:
         """Return the lazy analyses among ``names`` that have not been computed yet (`Policy.LAZY`).
@@ -278,7 +279,7 @@ class Store(Database):
                 for at, loss in enumerate(rank.losses)
             ]
             insert_rows(connection, LOSSES, losses)
-            insert_outcomes(connection, run.id, {rank.profile.rank: rank.outcomes for rank in results})
+            insert_tables(connection, run.id, [rank.tables for rank in results])
 
     def describe_run(self, run: RunRow) -> None:
         """Replace what is known of a collected run."""
@@ -286,7 +287,7 @@ class Store(Database):
             connection.execute(RUNS.delete().where(RUNS.c.id == run.id))
             insert_rows(connection, RUNS, [run])
 
-    def put_run(self, run_id: str, outcomes: Mapping[str, Outcome], sha256: Mapping[int, str]) -> bool:
+    def put_run(self, run_id: str, tables: Mapping[str, AnalysisTable], sha256: Mapping[int, str]) -> bool:
         """Write the analyses that span the ranks of a run, replacing those in the store.
 
         ``sha256`` has, by rank, the SHA-256 of the profiles that the analyses were computed from. False if
@@ -296,14 +297,14 @@ class Store(Database):
             if _checksums(connection, run_id) != sha256:
                 return False
             delete_run_analyses(connection, run_id)
-            insert_outcomes(connection, run_id, {WHOLE_RUN: outcomes})
+            insert_tables(connection, run_id, [tables])
             return True
 
     def put_analyses(
         self,
         run_id: str,
         rank: int,
-        outcomes: Mapping[str, Outcome],
+        tables: Mapping[str, AnalysisTable],
         sha256: Mapping[int, str],
         explanation: str = "",
     ) -> bool:
@@ -319,9 +320,9 @@ class Store(Database):
             if explanation:
                 delete(connection, [EXPLANATIONS], {"run_id": storable_text(run_id)})
                 insert_rows(connection, EXPLANATIONS, [ExplanationRow(run_id, ANALYSIS_VERSION, explanation)])
-            for name in outcomes:
+            for name in tables:
                 delete_analysis(connection, run_id, name, rank)
-            insert_outcomes(connection, run_id, {rank: outcomes})
+            insert_tables(connection, run_id, [tables])
             return True
 
     def explanation(self, run_id: str) -> ExplanationRow | None:
@@ -455,21 +456,19 @@ def delete_analysis(connection: Connection, run_id: str, name: str, rank: int = 
     delete(connection, [REASONS], {"run_id": storable_text(run_id), "rank": rank, "analysis": name})
 
 
-def insert_outcomes(
-    connection: Connection, run_id: str, by_rank: Mapping[int, Mapping[str, Outcome]]
-) -> None:
-    """Insert the analyses of some ranks, or with `WHOLE_RUN` those that span the ranks.
+def insert_tables(connection: Connection, run_id: str, ranks: Sequence[Mapping[str, AnalysisTable]]) -> None:
+    """Insert the analyses of some ranks, or those that span the ranks, by name.
 
     The rows of several ranks are inserted together: a statement costs more than a row.
     """
-    for name in dict.fromkeys(name for outcomes in by_rank.values() for name in outcomes if name in TABLES):
+    for name in dict.fromkeys(name for tables in ranks for name in tables if name in TABLES):
         columns: defaultdict[str, list[Any]] = defaultdict(list)
-        for outcome in (outcomes[name] for outcomes in by_rank.values() if name in outcomes):
-            for first in range(0, len(outcome), _BATCH_ROWS):
-                rows = outcome.columns(first, first + _BATCH_ROWS)
-                count = min(_BATCH_ROWS, len(outcome) - first)
+        for table in (tables[name] for tables in ranks if name in tables):
+            for first in range(0, table.count, _BATCH_ROWS):
+                batch = table.part(first, first + _BATCH_ROWS)
                 # The positions of each rank count from 0.
-                rows |= {"run_id": [run_id] * count, "position": [*range(first, first + count)]}
+                positions = [*range(first, first + batch.count)]
+                rows = batch.columns | {"run_id": [run_id] * batch.count, "position": positions}
                 for key, values in rows.items():
                     columns[key] += values
                 if len(columns["position"]) >= _BATCH_ROWS:
@@ -478,10 +477,10 @@ def insert_outcomes(
         if columns:
             insert_columns(connection, TABLES[name], columns)
     reasons = [
-        ReasonRow(run_id, rank, name, outcome.reason)
-        for rank, outcomes in by_rank.items()
-        for name, outcome in outcomes.items()
-        if outcome.reason
+        ReasonRow(run_id, rank, name, reason)
+        for tables in ranks
+        for name, table in tables.items()
+        for rank, reason in table.reasons.items()
     ]
     insert_rows(connection, REASONS, reasons)
 

@@ -15,7 +15,7 @@ from hpcprof.analysis.collectives.matches import matches_of, rank_waits
 from hpcprof.analysis.collectives.matching import MatchedCollectives
 from hpcprof.analysis.collectives.pair_matching import MatchedPairs
 from hpcprof.analysis.framework.declaration import Analysis, Part
-from hpcprof.analysis.framework.outcome import Outcome, analyze_run
+from hpcprof.analysis.framework.outcome import AnalysisTable, Outcome, analyze_run
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.analysis.memory.tables import RunMemory
 from hpcprof.analysis.mpi.matching import aligned_by_mpi
@@ -27,12 +27,13 @@ from hpcprof.profiles.readers.telemetry import NodeTelemetry, RankPlace, Series
 from tests.unit.analysis.mpi.programs import run_lists
 
 
-def of_run(name: str, results: Mapping[str, pd.DataFrame]) -> Outcome:
+def of_run(name: str, results: Mapping[str, pd.DataFrame]) -> AnalysisTable:
     """Return an analysis over the ranks: its map over all of them as one part, and the reduction."""
-    return analyze(ANALYSES[name], {name: Outcome(rows) for name, rows in results.items()})
+    tables = {name: AnalysisTable(Outcome(rows).arrays()) for name, rows in results.items()}
+    return analyze(ANALYSES[name], tables)
 
 
-def analyze(analysis: Analysis, results: Mapping[str, Outcome]) -> Outcome:
+def analyze(analysis: Analysis, results: Mapping[str, AnalysisTable]) -> AnalysisTable:
     """Run an analysis over the ranks on the rows of all of them, after those of this kind that it needs."""
     missing = [need for need in analysis.needs if need not in results]
     results = {**results, **{need: analyze(ANALYSES[need], results) for need in missing}}
@@ -45,19 +46,19 @@ def analyze(analysis: Analysis, results: Mapping[str, Outcome]) -> Outcome:
     if analysis.map_over is Part.LOGS:
         return analyze_run(analysis, results, [load(analysis.map)(RunLogs([]))])
     if analysis.map_over is Part.MPI:
-        whole = {need: results[need].rows for need in analysis.map_needs}
+        whole = {need: results[need].frame for need in analysis.map_needs}
         lists = run_lists(whole)
         joined = connect(aligned_by_mpi(lists)) if lists.ranks else []
         clocks = joined[0].clocks if joined else {}
         part = load(analysis.map)(lists, whole["mpi_regions"], clocks, {})
         return analyze_run(analysis, results, [part])
-    rows = results["rank_collectives"].rows
+    rows = results["rank_collectives"].frame
     found = matched(rows)
     if analysis.map_over is Part.COMMUNICATORS:
         return analyze_run(analysis, results, [load(analysis.map)(found)] if len(rows) else [])
     matches = matches_among(found)
     waits = ((rank, rank_waits(matches.take(matches.rank == rank))) for rank in found.ranks)
-    tables = {need: results[need].rows for need in analysis.map_needs}
+    tables = {need: results[need].frame for need in analysis.map_needs}
     clocks = next((one.clocks for one in connect(found.aligned)), {})
     part = load(analysis.map)(tables, {rank: one for rank, one in waits if one}, clocks)
     return analyze_run(analysis, results, [part])
@@ -74,27 +75,27 @@ def sampled() -> RunTelemetry:
     return RunTelemetry([NodeTelemetry("n1", series, {0: RankPlace((0,), (0,))}, ("A GPU",))])
 
 
-def collectives(results: Mapping[str, pd.DataFrame]) -> Outcome:
+def collectives(results: Mapping[str, pd.DataFrame]) -> AnalysisTable:
     """Return the analysis ``collectives``."""
     return of_run("collectives", results)
 
 
-def point_to_point(results: Mapping[str, pd.DataFrame]) -> Outcome:
+def point_to_point(results: Mapping[str, pd.DataFrame]) -> AnalysisTable:
     """Return the analysis ``point_to_point``."""
     return of_run("point_to_point", results)
 
 
-def skew(results: Mapping[str, pd.DataFrame]) -> Outcome:
+def skew(results: Mapping[str, pd.DataFrame]) -> AnalysisTable:
     """Return the analysis ``skew``."""
     return of_run("skew", results)
 
 
-def skew_summary(results: Mapping[str, pd.DataFrame]) -> Outcome:
+def skew_summary(results: Mapping[str, pd.DataFrame]) -> AnalysisTable:
     """Return the analysis ``skew_summary``."""
     return of_run("skew_summary", results)
 
 
-def step_account(results: Mapping[str, pd.DataFrame]) -> Outcome:
+def step_account(results: Mapping[str, pd.DataFrame]) -> AnalysisTable:
     """Return the analysis ``step_account``."""
     return of_run("step_account", results)
 

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from hpcprof.analysis.framework.outcome import analyze_rank
+from hpcprof.analysis.framework.outcome import analyze_rank, data_frame
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.profiles.timeline import NO_PEER, UNKNOWN_RANKS, Timeline
-from hpcprof.results.store.analysis_table import data_frame
 from tests.unit.analysis.timelines import COMM, COMP, timeline
 
 TRANSFER = 350_000
@@ -135,7 +134,7 @@ class Program:
                 profile = rank.timeline(size)
                 for name, parts in tables.items():
                     found = analyze_rank(ANALYSES[name], profile, number)
-                    parts.append(data_frame(ANALYSES[name].columns, found.columns()))
+                    parts.append(data_frame(ANALYSES[name].columns, found.columns))
         return {name: pd.concat(parts, ignore_index=True) for name, parts in tables.items()}
 
 

@@ -6,16 +6,22 @@ import gc
 import weakref
 from dataclasses import replace
 
-import pandas as pd
 import pytest
 
 from hpcprof.analysis.framework.declaration import Analysis, Kind, Scope
-from hpcprof.analysis.framework.outcome import Outcome, analyze_rank, analyze_run
+from hpcprof.analysis.framework.outcome import (
+    WHOLE_RUN,
+    AnalysisTable,
+    Outcome,
+    analyze_rank,
+    analyze_run,
+    data_frame,
+    joined_tables,
+)
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.profiles.kernel_report import KernelReport
 from hpcprof.profiles.readers.declaration import ProfileContent
 from hpcprof.profiles.timeline import Timeline
-from hpcprof.results.store.analysis_table import data_frame
 from tests.unit.analysis.over_all_ranks import analyze
 from tests.unit.analysis.timelines import COMP, timeline
 
@@ -63,16 +69,16 @@ def test_the_columns_are_those_of_the_catalogue(
     analysis: Analysis, fixture: str, request: pytest.FixtureRequest
 ) -> None:
     outcome = analyze_rank(analysis, request.getfixturevalue(fixture), 3)
-    assert outcome.rows.columns.tolist() == [column.name for column in analysis.columns]
+    assert outcome.frame.columns.tolist() == [column.name for column in analysis.columns]
     if fixture not in ONLY.get(analysis.name, (fixture,)):
-        assert len(outcome.rows) == 0
-        assert outcome.reason
+        assert len(outcome.frame) == 0
+        assert outcome.reasons[3]
         return
-    assert len(outcome.rows)
-    assert set(outcome.rows["rank"]) == {3}
+    assert len(outcome.frame)
+    assert set(outcome.frame["rank"]) == {3}
     for column in analysis.columns:
-        values = outcome.rows[column.name].tolist()
-        if outcome.reason or column.name in NULLABLE.get(analysis.name, ()):
+        values = outcome.frame[column.name].tolist()
+        if outcome.reasons or column.name in NULLABLE.get(analysis.name, ()):
             # The reason says why a value is missing.
             values = [value for value in values if value is not None]
         expected = {"int": int, "float": float, "text": str}[column.kind.value]
@@ -104,13 +110,12 @@ def test_run_analyses_return_the_columns_of_the_catalogue(
         ProfileContent.KERNEL_REPORT: kernel_report,
     }
 
-    def result(needed: Analysis) -> Outcome:
+    def result(needed: Analysis) -> AnalysisTable:
         if needed.scope is Scope.RUN:
             return analyze(needed, {name: result(ANALYSES[name]) for name in needed.computed_from})
-        rows = analyze_rank(needed, profiles[needed.reads], 0).rows
-        return Outcome(pd.concat([rows, rows.assign(rank=1)]))
+        return joined_tables([analyze_rank(needed, profiles[needed.reads], rank) for rank in (0, 1)])
 
-    rows = result(analysis).rows
+    rows = result(analysis).frame
     assert rows.columns.tolist() == [column.name for column in analysis.columns]
     assert len(rows)
 
@@ -119,26 +124,27 @@ def test_run_analyses_return_the_columns_of_the_catalogue(
 def test_a_cpu_trace_gives_no_row_and_one_sentence(name: str) -> None:
     outcome = analyze_rank(ANALYSES[name], timeline([], [(0, 10, "iteration")]), 0)
     assert len(outcome.rows) == 0
-    assert outcome.reason.startswith("no CUDA")
-    assert "rank00000.sqlite" in outcome.reason
+    assert outcome.reasons[0].startswith("no CUDA")
+    assert "rank00000.sqlite" in outcome.reasons[0]
 
 
 def test_an_empty_timeline_breaks_no_analysis() -> None:
     for analysis in RANK:
         outcome = analyze_rank(analysis, timeline(), 0)
         assert len(outcome.rows) == 0
-        assert outcome.reason
+        assert outcome.reasons[0]
 
 
 def test_operations_without_ranges_and_outside_ranges_are_told_apart() -> None:
     analysis = ANALYSES["range_gpu"]
-    assert analyze_rank(analysis, timeline([(0, 5, COMP, 0)]), 0).reason == "no ranges in rank00000.sqlite"
+    (reason,) = analyze_rank(analysis, timeline([(0, 5, COMP, 0)]), 0).reasons.values()
+    assert reason == "no ranges in rank00000.sqlite"
     outside = analyze_rank(analysis, timeline([(0, 5, COMP, 50)], [(0, 10, "iteration")]), 0)
-    assert outside.reason == "no GPU operation of rank00000.sqlite was launched inside a range"
+    assert outside.reasons[0] == "no GPU operation of rank00000.sqlite was launched inside a range"
 
 
 def test_what_stands_on_another_analysis_takes_over_why_values_are_missing() -> None:
-    found = analyze_run(ANALYSES["skew"], {"skew_summary": Outcome(pd.DataFrame(), "no rank has any")})
+    found = analyze_run(ANALYSES["skew"], {"skew_summary": AnalysisTable({}, {WHOLE_RUN: "no rank has any"})})
     assert (len(found.rows), found.reason) == (0, "no rank has any")
 
 

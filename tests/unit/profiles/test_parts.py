@@ -69,7 +69,7 @@ def test_the_ranks_of_one_export_have_the_figures_of_exports_of_their_own(
         for analysis in ANALYSES.values():
             if analysis.scope is Scope.RANK:
                 expected, found = (analyze_rank(analysis, timeline, rank) for timeline in (own, split))
-                assert found.columns() == expected.columns(), analysis.name
+                assert found.columns == expected.columns, analysis.name
 
 
 def test_without_mpi_ranks_each_process_with_kernels_is_a_rank_and_that_is_said(together: Write) -> None:

@@ -39,7 +39,7 @@ def figures(path: Path) -> dict[str, Any]:
     """Return every analysis of one rank, as text."""
     timeline = read_profile(path)
     ranks = {name: a for name, a in ANALYSES.items() if a.scope is Scope.RANK}
-    return {name: analyze_rank(a, timeline, 0).rows.to_csv() for name, a in ranks.items()}
+    return {name: analyze_rank(a, timeline, 0).frame.to_csv() for name, a in ranks.items()}
 
 
 @pytest.fixture

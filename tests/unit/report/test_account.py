@@ -10,10 +10,10 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpcprof.analysis.framework.outcome import AnalysisTable
 from hpcprof.analysis.steps.step_set import StepRule, StepSet
 from hpcprof.report.account import Account, account_lines, account_title, accounts_of_steps
 from hpcprof.report.contents import Contents
-from hpcprof.results.store.analysis_table import AnalysisTable
 from hpcprof.runs.directory import Run
 
 NAMES = ("compute_ns", "exposed_comm_ns", "wait_for_peer_ns", "exposed_mem_ns", "idle_ns", "uneven_ns")

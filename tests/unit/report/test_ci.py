@@ -13,11 +13,11 @@ import pytest
 
 from hpcprof.analysis.comparison.run_differences import Difference
 from hpcprof.analysis.explain.cause import Cause
+from hpcprof.analysis.framework.outcome import AnalysisTable
 from hpcprof.analysis.framework.registry import ACROSS_RUNS
 from hpcprof.report import comparison
 from hpcprof.report.ci import artifact_sentence, github_annotation, junit_report, markdown_summary
 from hpcprof.report.comparison import Comparison
-from hpcprof.results.store.analysis_table import AnalysisTable
 from hpcprof.results.store.store import Store
 from hpcprof.runs.directory import Run
 from tests.unit.explanations import MS, explained, finding

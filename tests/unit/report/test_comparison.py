@@ -15,10 +15,10 @@ from rich.console import Console
 
 from hpcprof.analysis.comparison.compare import steps_compared
 from hpcprof.analysis.comparison.run_differences import Difference
+from hpcprof.analysis.framework.outcome import AnalysisTable
 from hpcprof.analysis.framework.registry import ACROSS_RUNS
 from hpcprof.report.comparison import Comparison
 from hpcprof.results.across.across_runs import DIFFERENCES
-from hpcprof.results.store.analysis_table import AnalysisTable
 from hpcprof.results.store.store import open_store
 from hpcprof.runs.directory import Run
 

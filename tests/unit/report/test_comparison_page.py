@@ -13,11 +13,11 @@ import pytest
 
 from hpcprof.analysis.comparison.run_differences import Difference
 from hpcprof.analysis.framework.declaration import Kind
+from hpcprof.analysis.framework.outcome import AnalysisTable
 from hpcprof.analysis.framework.registry import ACROSS_RUNS
 from hpcprof.report.comparison import Comparison
 from hpcprof.report.comparison_page import html_comparison
 from hpcprof.results.across.across_runs import DIFFERENCES
-from hpcprof.results.store.analysis_table import AnalysisTable
 from hpcprof.results.store.store import open_store
 from hpcprof.runs.directory import Run
 from tests.unit.report.page.test_page import rows_of

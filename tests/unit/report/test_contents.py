@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from hpcprof.analysis.framework.outcome import AnalysisTable, Row
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.report.contents import Contents, gather, sample_sizes
-from hpcprof.results.store.analysis_table import AnalysisTable, Row
 from hpcprof.results.store.store import open_store
 from hpcprof.runs.directory import Run
 from hpcprof.submit.schedulers.base import JobState, JobStatus

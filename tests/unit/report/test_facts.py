@@ -10,12 +10,12 @@ import pytest
 from click.testing import CliRunner
 
 from hpcprof.analysis.explain.explanation import HOOK, StepSummary
+from hpcprof.analysis.framework.outcome import AnalysisTable
 from hpcprof.analysis.stalls.evidence import Stall, StallKind
 from hpcprof.cli.list import command as list_runs
 from hpcprof.profiles.readers.results import parse_result
 from hpcprof.report.contents import Contents
 from hpcprof.report.facts import facts, step_range, stragglers
-from hpcprof.results.store.analysis_table import AnalysisTable
 from hpcprof.results.store.tables import GpuRow, ProfileRow
 from hpcprof.runs.directory import Run
 from hpcprof.workloads.schema import RankResult

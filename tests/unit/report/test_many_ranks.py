@@ -10,13 +10,13 @@ import pytest
 from rich.console import Console
 
 from hpcprof.analysis.framework.declaration import Analysis, Scope, columns
+from hpcprof.analysis.framework.outcome import AnalysisTable
 from hpcprof.analysis.framework.registry import ANALYSES, FULL_REPORT
 from hpcprof.analysis.steps.step_set import StepSet
 from hpcprof.report.account import Account, AccountPart
 from hpcprof.report.contents import Contents
 from hpcprof.report.many_ranks import deviating, measure, spans_many_ranks, spread
 from hpcprof.report.terminal import first_screen, full_report
-from hpcprof.results.store.analysis_table import AnalysisTable
 from hpcprof.results.store.tables import ProfileRow
 from hpcprof.runs.directory import Run
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from hpcprof.analysis.framework.outcome import AnalysisTable
 from hpcprof.profiles.readers.otf2 import EZTRACE_NAME
 from hpcprof.report.facts import facts
 from hpcprof.report.mpi import delays, efficiencies, messages, useful_time
 from hpcprof.results.collect.run_profiles import eztrace_notes
-from hpcprof.results.store.analysis_table import AnalysisTable
 from hpcprof.results.store.tables import ProfileRow
 from hpcprof.runs.directory import Run
 from tests.data.simulated_account import contents_of

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from rich.console import Console
 
+from hpcprof.analysis.framework.outcome import Row
 from hpcprof.analysis.framework.registry import ACROSS_RUNS, ANALYSES
 from hpcprof.report.terminal import main_table, whole_table
-from hpcprof.results.store.analysis_table import Row
 
 BREAKDOWN = ANALYSES["breakdown"]
 ROW: Row = {column.name: 12.5 for column in BREAKDOWN.columns} | {"rank": 0, "span_ns": 123_456_789}

@@ -84,7 +84,7 @@ def test_every_figure_of_an_exported_timeline_is_that_of_the_profile(
         assert back.origin.rank == rank
         assert back.origin.device_names == original.origin.device_names
         for analysis in SAME:
-            figures = [analyze_rank(ANALYSES[analysis], t, rank).rows.to_csv() for t in (original, back)]
+            figures = [analyze_rank(ANALYSES[analysis], t, rank).frame.to_csv() for t in (original, back)]
             assert figures[0] == figures[1]
 
 
@@ -93,7 +93,7 @@ def test_a_pytorch_trace_survives_too(tmp_path: Path) -> None:
     export(source, tmp_path)
     back = read_profile(tmp_path / "rank00000.trace.json.gz")
     for analysis in SAME:
-        rows = [analyze_rank(ANALYSES[analysis], t, 0).rows.to_csv() for t in (source.read(0), back)]
+        rows = [analyze_rank(ANALYSES[analysis], t, 0).frame.to_csv() for t in (source.read(0), back)]
         assert rows[0] == rows[1]
 
 
@@ -113,7 +113,7 @@ def test_what_annotations_waits_and_the_allocator_left_survives_too(tmp_path: Pa
         assert sorted(map(str, rows[0])) == sorted(map(str, rows[1]))
     # Not hta_breakdown: what it rounds to microseconds depends on the clock's zero.
     for analysis in (*SAME, "memory_usage", "idle", "queue_length", "operators", "operator_kernels"):
-        figures = [analyze_rank(ANALYSES[analysis], t, 0).rows.to_csv() for t in (original, back)]
+        figures = [analyze_rank(ANALYSES[analysis], t, 0).frame.to_csv() for t in (original, back)]
         assert figures[0] == figures[1]
 
 
@@ -123,7 +123,7 @@ def test_operators_survive_with_the_shapes_of_their_inputs(tmp_path: Path) -> No
     back = read_profile(tmp_path / "rank00000.trace.json.gz")
     for analysis in ("operators_by_shape", "operator_kernels"):
         texts = [
-            analyze_rank(ANALYSES[analysis], t, 0).rows.to_csv(index=False) for t in (source.read(0), back)
+            analyze_rank(ANALYSES[analysis], t, 0).frame.to_csv(index=False) for t in (source.read(0), back)
         ]
         # Rows that compare equal keep the order of the strings, which differs.
         assert sorted(texts[0].splitlines()) == sorted(texts[1].splitlines())
@@ -147,7 +147,7 @@ def test_graphs_traced_as_a_whole_survive_too(tmp_path: Path) -> None:
     assert isinstance(back, Timeline)
     assert back.names(back.graphs.name) == source.read(0).names(source.read(0).graphs.name)
     for analysis in SAME:
-        figures = [analyze_rank(ANALYSES[analysis], t, 0).rows.to_csv() for t in (source.read(0), back)]
+        figures = [analyze_rank(ANALYSES[analysis], t, 0).frame.to_csv() for t in (source.read(0), back)]
         assert figures[0] == figures[1]
 
 
@@ -236,7 +236,7 @@ def test_the_collectives_of_a_cpu_trace_survive_too(tmp_path: Path) -> None:
     export(source, tmp_path)
     back = read_profile(tmp_path / "rank00001.trace.json.gz")
     for analysis in ("step_times", "operators", "idle_causes", "rank_collectives"):
-        rows = [analyze_rank(ANALYSES[analysis], t, 1).rows for t in (source.read(1), back)]
+        rows = [analyze_rank(ANALYSES[analysis], t, 1).frame for t in (source.read(1), back)]
         # The exported trace begins at 0.
         rows = [table.drop(columns=["start_ns", "end_ns"], errors="ignore") for table in rows]
         assert rows[0].to_csv() == rows[1].to_csv()

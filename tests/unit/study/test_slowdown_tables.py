@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hpcprof.results.store.analysis_table import AnalysisTable
+from hpcprof.analysis.framework.outcome import AnalysisTable
 from hpcprof.study.slowdown_record import Arm, PlannedRun
 from hpcprof.study.slowdown_tables import best_point_sentence, by_point
 

@@ -85,7 +85,7 @@ def account(ranks: Sequence[Timeline], collectives: pd.DataFrame) -> pd.DataFram
         "exposed_communication": of_ranks(exposed_communication),
         "rank_collectives": collectives,
     }
-    return step_account(results).rows
+    return step_account(results).frame
 
 
 def two_ranks(late: int, steps: int = 12) -> tuple[list[Timeline], pd.DataFrame]:
@@ -162,4 +162,4 @@ def test_a_step_without_exposed_communication_waits_for_nobody() -> None:
     nothing = pd.DataFrame({"rank": [], "start_ns": [], "end_ns": []})
     parts = step_parts(profile).rows.assign(rank=0)
     results = {"step_parts": parts, "exposed_communication": nothing, "rank_collectives": pd.DataFrame()}
-    assert set(step_account(results).rows["wait_for_peer_ns"]) == {0}
+    assert set(step_account(results).frame["wait_for_peer_ns"]) == {0}

@@ -31,14 +31,14 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> dict[str, pd.DataFrame]:
     for rank in range(4):
         path = folder / f"rank{rank}.sqlite"
         path.write_bytes(lzma.decompress((DATA / f"sp_bf16_rank{rank}.sqlite.xz").read_bytes()))
-        parts.append(analyze_rank(ANALYSES["rank_collectives"], read_profile(path), rank).rows)
+        parts.append(analyze_rank(ANALYSES["rank_collectives"], read_profile(path), rank).frame)
     return {"rank_collectives": pd.concat(parts, ignore_index=True)}
 
 
 def test_the_bandwidth_of_a_real_run_is_the_one_computed_independently(real: dict[str, pd.DataFrame]) -> None:
     outcome = collectives(real)
     assert outcome.reason == ""
-    rows = outcome.rows
+    rows = outcome.frame
     assert len(rows) == 86
     assert set(rows["bytes"]) == {134_217_728}
     assert set(rows["ranks"]) == {4}
@@ -49,7 +49,7 @@ def test_the_bandwidth_of_a_real_run_is_the_one_computed_independently(real: dic
 
 
 def test_the_summary_has_a_row_for_each_operation_and_size(real: dict[str, pd.DataFrame]) -> None:
-    summary = of_run("collectives_summary", real).rows
+    summary = of_run("collectives_summary", real).frame
     assert summary["op"].tolist() == ["AllGather", "ReduceScatter"]
     assert summary["count"].tolist() == [43, 43]
     assert [round(value, 1) for value in summary["busbw_p50_gbps"]] == [285.8, 287.5]
@@ -61,7 +61,7 @@ def test_sizes_in_the_summary_stay_whole_beside_unknown_ones() -> None:
     program = Program(2)
     for op in ("AllReduce", "AlltoAllV"):
         program.collective(op, message=4096)
-    summary = of_run("collectives_summary", program.results()).rows
+    summary = of_run("collectives_summary", program.results()).frame
     sizes = dict(zip(summary["op"], summary["bytes"].tolist(), strict=True))
     assert sizes == {"AllReduce": 4096, "AlltoAllV": None}
     assert type(sizes["AllReduce"]) is int
@@ -79,18 +79,18 @@ def different_steps(first: int) -> dict[str, pd.DataFrame]:
 
 
 def test_ranks_that_recorded_different_steps_are_matched_by_their_numbers() -> None:
-    rows = collectives(different_steps(first=100)).rows
+    rows = collectives(different_steps(first=100)).frame
     assert (len(rows), rows["seq"].tolist()) == (18, [*range(18)])
     assert rows["spread_ns"].max() <= 2 * JITTER
     # From 0 on, they may be places in the capture.
     unknown = collectives(different_steps(first=0))
-    assert (len(unknown.rows), "rank 1 recorded 18 and rank 0 24" in unknown.reason) == (0, True)
+    assert (len(unknown.frame), "rank 1 recorded 18 and rank 0 24" in unknown.reason) == (0, True)
 
 
 def test_a_step_counts_in_which_all_ranks_have_equally_many_collectives() -> None:
     found = different_steps(first=100)["rank_collectives"]
     cut = found[~((found["rank"] == 0) & (found["step"] == 105) & (found["seq"] % 2 == 0))]
-    rows = collectives({"rank_collectives": cut.assign(seq=cut.groupby("rank").cumcount())}).rows
+    rows = collectives({"rank_collectives": cut.assign(seq=cut.groupby("rank").cumcount())}).frame
     assert len(rows) == 16
 
 
@@ -214,14 +214,14 @@ def test_all_ranks_share_an_unknown_communicator_which_is_said() -> None:
     program = sequence_parallel(3, late=[1], extra=500_000, comm=None)
     outcome = collectives(program.results())
     assert "communicators are unknown: all ranks are assumed to share one" in outcome.reason
-    rows = outcome.rows
+    rows = outcome.frame
     assert set(rows["comm_id"]) == {None}
     assert set(rows["busbw_gbps"]) == {None}
     assert len(rows) == 80
 
 
 def test_the_latency_is_the_shortest_duration_over_the_ranks() -> None:
-    rows = collectives(sequence_parallel(3, late=[1], extra=500_000).results()).rows
+    rows = collectives(sequence_parallel(3, late=[1], extra=500_000).results()).frame
     assert rows["latency_ns"].between(TRANSFER, TRANSFER + 2 * JITTER).all()
     first = rows.iloc[0]
     assert first["bytes"] == 3 * (32 << 20)
@@ -235,7 +235,7 @@ def test_communicators_are_matched_apart() -> None:
         program.collective("AllReduce", message=100, comm="rows 0", members=[0, 1])
         program.collective("AllReduce", message=200, comm="rows 1", members=[2, 3])
         program.collective("AllReduce", message=300, comm="all")
-    rows = collectives(program.results()).rows
+    rows = collectives(program.results()).frame
     counted = rows.groupby(["comm_id", "bytes", "ranks"]).size().to_dict()
     assert counted == {("rows 0", 100, 2): 6, ("rows 1", 200, 2): 6, ("all", 300, 4): 6}
     assert rows["busbw_gbps"].notna().all()
@@ -246,7 +246,7 @@ def test_unequal_counts_are_not_matched_and_named() -> None:
     rows = results["rank_collectives"]
     last = (rows["rank"] == 2) & (rows["op"] == "AllGather") & (rows["seq"] == 39)
     outcome = collectives({"rank_collectives": rows[~last]})
-    assert set(outcome.rows["op"]) == {"ReduceScatter"}
+    assert set(outcome.frame["op"]) == {"ReduceScatter"}
     assert outcome.reason.startswith(
         "AllGather of communicator c is not matched: rank 2 recorded 39 and rank 0 40 of them"
     )
@@ -261,7 +261,7 @@ def test_many_failures_are_three_sentences_and_a_count() -> None:
         program.collective("AllReduce", comm=f"comm {number}")
     rows = program.results()["rank_collectives"].assign(step=None)
     outcome = collectives({"rank_collectives": pd.concat([rows, rows[rows["rank"] == 0].assign(seq=1)])})
-    assert len(outcome.rows) == 0
+    assert len(outcome.frame) == 0
     assert outcome.reason.count("is not matched") == 3
     assert outcome.reason.endswith("6 more are not matched for similar reasons")
 
@@ -269,7 +269,7 @@ def test_many_failures_are_three_sentences_and_a_count() -> None:
 def test_a_collective_whose_kernel_one_rank_lacks_is_left_out_on_all() -> None:
     rows = sequence_parallel(3).results()["rank_collectives"]
     gap = (rows["rank"] == 2) & (rows["op"] == "AllGather") & (rows["seq"] == 7)
-    found = collectives({"rank_collectives": rows[~gap]}).rows
+    found = collectives({"rank_collectives": rows[~gap]}).frame
     assert found[found["op"] == "AllGather"]["seq"].tolist() == [*range(7), *range(8, 40)]
 
 
@@ -277,28 +277,28 @@ def test_messages_that_differ_in_size_are_not_matched() -> None:
     rows = sequence_parallel(3).results()["rank_collectives"]
     rows.loc[(rows["rank"] == 1) & (rows["op"] == "AllGather") & (rows["seq"] == 3), "bytes"] = 5
     outcome = collectives({"rank_collectives": rows})
-    assert set(outcome.rows["op"]) == {"ReduceScatter"}
+    assert set(outcome.frame["op"]) == {"ReduceScatter"}
     assert "AllGather of communicator c is not matched: the size of its messages differs" in outcome.reason
 
 
 def test_with_a_rank_missing_the_size_of_a_communicator_is_not_guessed() -> None:
     program = sequence_parallel(3)
     outcome = collectives(program.results(without=[1]))
-    assert set(outcome.rows["ranks"]) == {2}
-    assert set(outcome.rows["busbw_gbps"]) == {None}
+    assert set(outcome.frame["ranks"]) == {2}
+    assert set(outcome.frame["busbw_gbps"]) == {None}
     assert "1 of 3 ranks have no profile: latencies may include waiting for them" in outcome.reason
     assert "the sizes of communicators, and so bandwidths, are unknown" in outcome.reason
     results = program.results(without=[1])
     results["rank_collectives"]["comm_ranks"] = 3
     outcome = collectives(results)
-    assert set(outcome.rows["bytes"]) == {3 * (32 << 20)}
-    assert outcome.rows["busbw_gbps"].notna().all()
+    assert set(outcome.frame["bytes"]) == {3 * (32 << 20)}
+    assert outcome.frame["busbw_gbps"].notna().all()
     assert "bandwidths, are unknown" not in outcome.reason
 
 
 def test_of_one_rank_alone_the_order_of_ranks_is_unknown() -> None:
     outcome = collectives(sequence_parallel(2).results(without=[1]))
-    assert set(outcome.rows["spread_ns"]) == {None}
+    assert set(outcome.frame["spread_ns"]) == {None}
     assert "clocks are aligned from 2 ranks" in outcome.reason
 
 
@@ -307,10 +307,10 @@ def test_a_shared_kernel_gives_no_bandwidth() -> None:
     for rank in program.ranks:
         rank.asked += [row for row in rank.asked if row[2] == "AllGather"]
     outcome = collectives(program.results())
-    shared = outcome.rows["op"] == "AllGather"
+    shared = outcome.frame["op"] == "AllGather"
     assert shared.sum() == 80
-    assert outcome.rows["busbw_gbps"][shared].isna().all()
-    assert outcome.rows["busbw_gbps"][~shared].notna().all()
+    assert outcome.frame["busbw_gbps"][shared].isna().all()
+    assert outcome.frame["busbw_gbps"][~shared].notna().all()
     assert outcome.reason.startswith("80 collectives were launched in groups that share a kernel")
 
 
@@ -318,7 +318,7 @@ def test_sends_and_receives_are_not_matched() -> None:
     program = Program(2)
     program.collective("Send")
     outcome = collectives(program.results())
-    assert (len(outcome.rows), outcome.reason) == (
+    assert (len(outcome.frame), outcome.reason) == (
         0,
         "all recorded operations are sends and receives, which are not matched",
     )

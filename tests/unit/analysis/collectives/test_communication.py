@@ -30,7 +30,7 @@ def test_a_rank_of_a_table_that_ended_early_meets_the_others_in_its_steps(tmp_pa
     outcomes = [
         analyze_rank(ANALYSES["rank_collectives"], profile, rank) for rank, profile in enumerate(profiles)
     ]
-    batch = pd.concat([outcome.rows for outcome in outcomes], ignore_index=True)
+    batch = pd.concat([outcome.frame for outcome in outcomes], ignore_index=True)
     shares_clock = communication([batch], shares_clock=True)
     assert [operation.step.tolist() for operation in shares_clock.collectives] == [[[0, 0], [1, 1]]]
     (clocks,) = shares_clock.clocks.values()

@@ -50,7 +50,7 @@ def profiled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         profile = read_profile(path)
         assert profile.origin.rank is not None
         for name in names:
-            parts[name].append(analyze_rank(ANALYSES[name], profile, profile.origin.rank).rows)
+            parts[name].append(analyze_rank(ANALYSES[name], profile, profile.origin.rank).frame)
     results = {name: pd.concat(rows, ignore_index=True) for name, rows in parts.items()}
     return Profiled(program, results, max(times.end.max() for times in simulation.times))
 
@@ -93,7 +93,7 @@ def test_groups_that_overlap_give_all_ranks_one_clock_with_its_uncertainty(profi
 
 
 def test_each_late_rank_is_found_with_what_it_costs_and_nobody_else(profiled: Profiled) -> None:
-    rows = skew_summary(profiled.results).rows.set_index("rank")
+    rows = skew_summary(profiled.results).frame.set_index("rank")
     planted = {**profiled.program.slow, **profiled.program.stalled}
     late = rows[rows["verdict"].isin(["late", "straggler"])]["lateness_p50_ns"]
     assert sorted(late.index) == sorted(planted)

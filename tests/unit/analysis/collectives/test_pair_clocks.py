@@ -46,7 +46,7 @@ def test_the_clocks_of_two_real_ranks_of_one_host_agree_within_a_microsecond() -
     parts = []
     for rank in range(2):
         profile = read_profile(DATA / f"pipeline_rank{rank}.pt.trace.json.gz")
-        parts.append(analyze_rank(ANALYSES["rank_collectives"], profile, rank).rows)
+        parts.append(analyze_rank(ANALYSES["rank_collectives"], profile, rank).frame)
     (clock,) = align_pairs(match_pairs(pd.concat(parts, ignore_index=True))[0]).values()
     # A receive ends 13 us after its send, in both directions.
     assert clock.uncertainty.max() == pytest.approx(13_000, rel=0.05)

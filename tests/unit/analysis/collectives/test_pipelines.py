@@ -14,12 +14,12 @@ from tests.unit.analysis.simulated import Program, pipeline
 def test_stages_with_the_same_work_are_even_though_all_wait_for_each_other() -> None:
     outcome = skew(pipeline([1_000_000] * 3, steps=12).results())
     assert outcome.reason == ""
-    assert outcome.rows["verdict"].tolist() == ["even"] * 3
-    assert outcome.rows["wait_ns"].min() > 12 * 1_000_000
+    assert outcome.frame["verdict"].tolist() == ["even"] * 3
+    assert outcome.frame["wait_ns"].min() > 12 * 1_000_000
 
 
 def test_a_stage_with_more_work_is_a_straggler_by_what_it_costs() -> None:
-    rows = skew(pipeline([1_000_000, 1_000_000, 1_400_000], steps=12).results()).rows
+    rows = skew(pipeline([1_000_000, 1_000_000, 1_400_000], steps=12).results()).frame
     assert rows["verdict"].tolist() == ["even", "even", "straggler"]
     # Four microbatches, forward and twice as long backward.
     assert rows["lateness_p50_ns"][2] == pytest.approx(4 * 3 * 400_000, rel=0.05)
@@ -29,7 +29,7 @@ def test_a_stage_with_more_work_is_a_straggler_by_what_it_costs() -> None:
 def test_of_two_stages_the_slower_one_is_named_also_with_clocks_apart() -> None:
     plain = pipeline([1_000_000, 2_000_000], steps=8)
     apart = pipeline([1_000_000, 2_000_000], steps=8, ahead=[0, 10**13], drift=[0, 5e-6])
-    rows = [skew_summary(program.results()).rows for program in (plain, apart)]
+    rows = [skew_summary(program.results()).frame for program in (plain, apart)]
     for table in rows:
         assert table["verdict"].tolist() == ["even", "straggler"]
         assert table["steps"].tolist() == [7, 7]
@@ -52,11 +52,11 @@ def test_a_collective_of_the_stages_at_the_end_of_a_step_makes_no_stage_late() -
         program.collective("AllReduce")
         program.end_step(begun)
     results = program.results()
-    rows = skew(results).rows
+    rows = skew(results).frame
     assert rows["verdict"].tolist() == ["even", "even"]
     of_collectives = results["rank_collectives"]["op"] == "AllReduce"
     alone = results | {"rank_collectives": results["rank_collectives"][of_collectives]}
-    assert skew(alone).rows["verdict"].tolist() == ["straggler", "even"]
+    assert skew(alone).frame["verdict"].tolist() == ["straggler", "even"]
 
 
 def test_a_send_to_a_buffer_does_not_wait_for_a_receive_that_begins_later() -> None:
@@ -97,11 +97,11 @@ def test_a_replica_of_a_pipeline_that_is_slower_comes_late_to_the_collectives_of
         for stage in (0, 1):
             program.collective("AllReduce", comm=f"stage {stage}", members=[stage, stage + 2])
         program.end_step(begun)
-    rows = skew(program.results()).rows
+    rows = skew(program.results()).frame
     assert rows["verdict"].tolist() == ["even", "even", "straggler", "straggler"]
 
 
 def test_stages_whose_partners_are_unknown_are_unknown_with_the_reason() -> None:
     outcome = skew(pipeline([1_000_000] * 3, named=False).results())
-    assert outcome.rows["verdict"].tolist() == ["unknown"] * 3
+    assert outcome.frame["verdict"].tolist() == ["unknown"] * 3
     assert "their partners are not recorded, and it has 3 ranks" in outcome.reason

@@ -24,7 +24,7 @@ def test_each_message_has_its_pair_size_latency_and_who_began_last() -> None:
         program.message(1, 0)
     outcome = point_to_point(program.results())
     assert outcome.reason == ""
-    rows = outcome.rows
+    rows = outcome.frame
     assert rows["sender"].tolist() == [0, 1] * 3
     assert rows["receiver"].tolist() == [1, 0] * 3
     assert rows["seq"].tolist() == [0, 0, 1, 1, 2, 2]
@@ -38,7 +38,7 @@ def test_each_message_has_its_pair_size_latency_and_who_began_last() -> None:
 
 def test_the_summary_has_a_row_for_each_pair_and_size() -> None:
     results = pipeline([500_000, 2_000_000], steps=3, microbatches=2).results()
-    rows, summary = point_to_point(results).rows, of_run("point_to_point_summary", results).rows
+    rows, summary = point_to_point(results).frame, of_run("point_to_point_summary", results).frame
     for name, table in (("point_to_point", rows), ("point_to_point_summary", summary)):
         assert table.columns.tolist() == [column.name for column in ANALYSES[name].columns]
     assert sorted(summary["sender"]) == [0, 1]
@@ -54,7 +54,7 @@ def test_messages_that_share_a_kernel_have_no_bandwidth() -> None:
     for rank in program.ranks:
         rank.asked += list(rank.asked)
     outcome = point_to_point(program.results())
-    assert set(outcome.rows["algbw_gbps"]) == {None}
+    assert set(outcome.frame["algbw_gbps"]) == {None}
     assert outcome.reason.startswith("48 messages share a kernel with others: ")
 
 
@@ -62,7 +62,7 @@ def test_without_aligned_clocks_nobody_is_last_and_a_sentence_says_so() -> None:
     program = Program(2)
     program.message(0, 1, comm=None)
     outcome = point_to_point(program.results())
-    assert outcome.rows[["last_rank", "spread_ns"]].iloc[0].tolist() == [None, None]
+    assert outcome.frame[["last_rank", "spread_ns"]].iloc[0].tolist() == [None, None]
     assert outcome.reason == (
         "communicators are unknown: all ranks are assumed to share one; the clocks of two ranks are aligned "
         "from 5 messages on, in both directions or with receives that wait; otherwise the last rank and the "
@@ -72,7 +72,7 @@ def test_without_aligned_clocks_nobody_is_last_and_a_sentence_says_so() -> None:
 
 def test_a_rank_without_a_profile_is_said() -> None:
     outcome = point_to_point(pipeline([500_000] * 3).results(without=[2]))
-    assert set(outcome.rows["sender"]) == {0, 1}
+    assert set(outcome.frame["sender"]) == {0, 1}
     assert outcome.reason == "1 of 3 ranks have no profile"
 
 

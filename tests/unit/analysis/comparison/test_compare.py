@@ -64,7 +64,7 @@ def test_welchs_interval_holds_as_often_as_it_says() -> None:
 
 
 def test_one_run_on_each_side_has_no_statistics() -> None:
-    rows = analyze_across(ACROSS_RUNS["compare"], timed(2.0), timed(1.0)).rows
+    rows = analyze_across(ACROSS_RUNS["compare"], timed(2.0), timed(1.0)).frame
     assert rows.columns.tolist() == [column.name for column in ACROSS_RUNS["compare"].columns]
     assert rows.to_dict("records") == [
         {

@@ -27,7 +27,7 @@ def at(ranks: int, step: int, length: int, nodes: int = 1, **parameters: int | s
 
 
 def rows(*runs: RunData) -> list[dict[Hashable, Any]]:
-    table = analyze_across(ACROSS_RUNS["scaling"], list(runs)).rows
+    table = analyze_across(ACROSS_RUNS["scaling"], list(runs)).frame
     assert table.columns.tolist() == [column.name for column in ACROSS_RUNS["scaling"].columns]
     return table.to_dict("records")
 
@@ -175,7 +175,7 @@ def test_the_call_that_stops_scaling_is_named_with_the_ranks_from_which_it_domin
     runs = [mpi_run(ranks) for ranks in (2, 4, 8, 16)]
     outcome = analyze_across(ACROSS_RUNS["scaling_models"], runs)
     assert outcome.reason == "fewer than 6 rank counts cannot show where scaling ends"
-    table = outcome.rows
+    table = outcome.frame
     found = {row["part"]: row for row in table.to_dict("records")}
     assert list(found) == ["step", "computation", "MPI_Allreduce"]
     assert found["MPI_Allreduce"]["model"] == "20.00 µs * p"

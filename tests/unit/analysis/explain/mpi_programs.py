@@ -70,7 +70,7 @@ def explain_inputs(timelines: dict[int, Timeline], program: Program) -> ExplainI
     tables = defaultdict(pd.DataFrame, lists)
     tables |= {name: computed[name].rows for name in ("mpi_waits", "mpi_calls")}
     tables["os_calls"] = pd.concat(
-        analyze_rank(ANALYSES["os_calls"], timeline, rank).rows for rank, timeline in timelines.items()
+        analyze_rank(ANALYSES["os_calls"], timeline, rank).frame for rank, timeline in timelines.items()
     )
     clocks = {rank: RankClock.shifted(program.ahead.get(rank, 0)) for rank in timelines}
     return ExplainInputs(

@@ -19,7 +19,7 @@ from hpcprof.analysis.collectives.common_clock import RankClock, connect
 from hpcprof.analysis.collectives.matches import arrivals_of
 from hpcprof.analysis.explain.inputs import ExplainInputs
 from hpcprof.analysis.framework.declaration import Part
-from hpcprof.analysis.framework.outcome import Outcome, analyze_rank
+from hpcprof.analysis.framework.outcome import AnalysisTable, Outcome, analyze_rank
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.analysis.mpi.matching import RunMpi
 from hpcprof.analysis.mpi.run_lists import RunLists
@@ -492,11 +492,12 @@ class _Tables(dict[str, pd.DataFrame]):
         if analysis.map_over is Part.MPI:
             self[name] = self._of_mpi().get(name, pd.DataFrame())
         elif analysis.scope.value == "rank":
-            rows = [analyze_rank(analysis, one, rank).rows for rank, one in self.timelines.items()]
+            rows = [analyze_rank(analysis, one, rank).frame for rank, one in self.timelines.items()]
             filled = [one for one in rows if len(one)]
             self[name] = pd.concat(filled or [rows[0].astype(np.int64)], ignore_index=True)
         else:
-            self[name] = analyze(analysis, {one: Outcome(self[one]) for one in analysis.computed_from}).rows
+            tables = {one: AnalysisTable(Outcome(self[one]).arrays()) for one in analysis.computed_from}
+            self[name] = analyze(analysis, tables).frame
         return self[name]
 
     def _of_mpi(self) -> dict[str, pd.DataFrame]:

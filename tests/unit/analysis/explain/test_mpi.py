@@ -455,7 +455,7 @@ def test_calls_inside_mpi_and_inside_others_do_not_count() -> None:
     inside = [(rank, "poll", start, end) for rank, _, start, end in program.calls]
     nested = [(rank, "write", start + 1, end) for rank, _, start, end in program.os_calls]
     program.os_calls += [*inside, *nested]
-    rows = analyze_rank(ANALYSES["os_calls"], Simulated(program, 0, 2).inputs().read(0), 0).rows
+    rows = analyze_rank(ANALYSES["os_calls"], Simulated(program, 0, 2).inputs().read(0), 0).frame
     expected = {"rank": 0, "call": "fsync", "kind": "files", "calls": STEPS, "total_ns": STEPS * MS}
     assert rows.to_dict("records") == [{**expected, "ns_per_step": MS, "max_ns": MS}]
 
@@ -467,8 +467,8 @@ def test_without_steps_calls_of_the_first_thread_count_in_the_whole_capture() ->
     others.thread[2:] = [0, 9]
     timeline = replace(timeline, os_calls=others)
     calls = analyze_rank(ANALYSES["os_calls"], timeline, 0)
-    assert calls.reason.endswith("calls are those of its first thread in the whole capture")
-    rows = calls.rows
+    assert calls.reasons[0].endswith("calls are those of its first thread in the whole capture")
+    rows = calls.frame
     assert rows[["call", "calls", "total_ns"]].to_numpy().tolist() == [["write", 1, 20], ["read", 1, 5]]
     assert "was recorded" not in no_steps(timeline)
     for kind, advice in (("nsys", "; without a GPU nsys records MPI and NVTX"), ("torch", "")):

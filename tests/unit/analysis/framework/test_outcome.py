@@ -13,7 +13,7 @@ def test_rows_are_sorted_as_declared_and_equal_ones_keep_their_order() -> None:
     analysis = Analysis("sizes", "Sizes", Scope.RUN, columns("a b:float c:text"), "a:b", sort_by=("-a", "b"))
     rows = pd.DataFrame({"c": list("vwxyz"), "b": [1.5, 2.0, 0.5, 0.5, 9.0], "a": [1, 3, 3, 3, 2]})
     found = in_declared_columns(Outcome(rows, "why"), analysis)
-    assert found.columns() == {"a": [3, 3, 3, 2, 1], "b": [0.5, 0.5, 2.0, 9.0, 1.5], "c": list("xywzv")}
+    assert found.columns == {"a": [3, 3, 3, 2, 1], "b": [0.5, 0.5, 2.0, 9.0, 1.5], "c": list("xywzv")}
     assert found.reason == "why"
 
 
@@ -23,12 +23,12 @@ def test_columns_need_no_data_frame_and_keep_what_is_missing() -> None:
     )
     table: dict[str, Values] = {"a": np.array([1, 3]), "b": np.array([np.nan, 0.5]), "c": [None, "x"]}
     found = in_declared_columns(Outcome(table), analysis, rank=7)
-    assert found.columns() == {"rank": [7, 7], "a": [3, 1], "b": [0.5, None], "c": ["x", None]}
-    assert found.columns(1, 2) == {"rank": [7], "a": [1], "b": [None], "c": [None]}
-    assert found.rows["c"].tolist() == ["x", None]
+    assert found.columns == {"rank": [7, 7], "a": [3, 1], "b": [0.5, None], "c": ["x", None]}
+    assert found.part(1, 2).columns == {"rank": [7], "a": [1], "b": [None], "c": [None]}
+    assert found.frame["c"].tolist() == ["x", None]
 
 
 def test_columns_without_rows_are_those_that_are_declared() -> None:
     analysis = Analysis("sizes", "Sizes", Scope.RUN, columns("a b:float"), "a:b")
     found = in_declared_columns(Outcome(columns_of([]), "why"), analysis)
-    assert (len(found), [*found.rows.columns], found.columns()) == (0, ["a", "b"], {"a": [], "b": []})
+    assert (found.count, [*found.frame.columns], found.columns) == (0, ["a", "b"], {"a": [], "b": []})

@@ -436,13 +436,15 @@ def test_no_kernel_of_ncu_gives_no_roofline_and_one_sentence() -> None:
 @pytest.mark.parametrize("name", ["kernels", "breakdown", "phases"])
 def test_an_analysis_of_timelines_gives_one_sentence_for_a_report_of_ncu(name: str) -> None:
     outcome = analyze_rank(ANALYSES[name], read(DATA / "sp.details.csv.gz"), 0)
-    assert outcome.rows.empty
-    assert outcome.reason == (
+    assert outcome.frame.empty
+    assert outcome.reasons[0] == (
         f"{name} needs {ProfileContent.TIMELINE.value}, and sp.details.csv.gz is not one"
     )
 
 
 def test_an_analysis_of_ncu_gives_one_sentence_for_a_timeline(sequence_parallel: Timeline) -> None:
     outcome = analyze_rank(ANALYSES["ncu_kernels"], sequence_parallel, 0)
-    assert outcome.rows.empty
-    assert outcome.reason == "ncu_kernels needs a profile of Nsight Compute, and rank00000.sqlite is not one"
+    assert outcome.frame.empty
+    assert (
+        outcome.reasons[0] == "ncu_kernels needs a profile of Nsight Compute, and rank00000.sqlite is not one"
+    )

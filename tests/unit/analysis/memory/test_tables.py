@@ -33,7 +33,7 @@ Rows = dict[str, list[dict[str, Any]]]
 def _rows(run: RunMemory) -> Rows:
     found = {}
     for name, outcome in memory_tables(run).items():
-        columns = in_declared_columns(outcome, ANALYSES[name]).columns()
+        columns = in_declared_columns(outcome, ANALYSES[name]).columns
         found[name] = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     return found
 
@@ -114,7 +114,7 @@ def test_a_damaged_snapshot_is_counted() -> None:
 def test_memory_of_two_runs(tmp_path: Path) -> None:
     def run(names: Sequence[str]) -> RunData:
         outcome = memory_tables(RunMemory({}, _snapshots(tmp_path, names)))["memory"]
-        tables = {"memory": in_declared_columns(outcome, ANALYSES["memory"]).rows}
+        tables = {"memory": in_declared_columns(outcome, ANALYSES["memory"]).frame}
         return RunData("r", {}, {}, np.empty(0, np.int64), tables, (), lambda _: None)  # type: ignore[arg-type, return-value]
 
     a, b = run(["steps/rank00001.step5"]), run(["steps/rank00000.step5"])

@@ -128,7 +128,7 @@ class Program:
         """Return the rows of the analyses by rank that the others read."""
         found, timelines = {}, [self.timeline(rank) for rank in range(self.ranks)]
         for name in _LISTS:
-            parts = [analyze_rank(ANALYSES[name], one, rank).rows for rank, one in enumerate(timelines)]
+            parts = [analyze_rank(ANALYSES[name], one, rank).frame for rank, one in enumerate(timelines)]
             found[name] = pd.concat([one for one in parts if len(one)] or parts[:1], ignore_index=True)
         return found
 

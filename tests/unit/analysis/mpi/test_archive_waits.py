@@ -67,7 +67,7 @@ def test_waits_of_an_archive_are_those_that_follow_from_its_times(tmp_path: Path
         found = []
         for rank, timeline in enumerate(timelines):
             assert isinstance(timeline, Timeline)
-            found.append(analyze_rank(ANALYSES[name], timeline, rank).rows)
+            found.append(analyze_rank(ANALYSES[name], timeline, rank).frame)
         lists[name] = pd.concat(found, ignore_index=True)
     clocks = {rank: RankClock.shifted(0) for rank in range(RANKS)}
     tables = dict(

@@ -27,7 +27,7 @@ def program(compute: int, copy: int, transfer: int = 2 * MS) -> list[Instruction
 def times(*ranks: list[Instruction]) -> pd.DataFrame:
     """Return the rows of ``offload`` of all ranks."""
     found = simulate(ranks, STEPS)
-    return pd.concat([analyze_rank(ANALYSES["offload"], one, rank).rows for rank, one in found.items()])
+    return pd.concat([analyze_rank(ANALYSES["offload"], one, rank).frame for rank, one in found.items()])
 
 
 def branches(rows: pd.DataFrame, scope: str, parallel: float = 50.0) -> dict[str, float]:
@@ -93,7 +93,7 @@ def test_a_program_whose_steps_hardly_call_mpi_has_no_rows() -> None:
     barrier = replace(calls.take(np.arange(1)), start=np.array([before]), end=np.array([before + MS]))
     found = analyze_rank(ANALYSES["offload"], replace(timeline, mpi_calls=barrier), 0)
     assert not len(found.rows)
-    assert "hardly a step calls MPI" in found.reason
+    assert "hardly a step calls MPI" in found.reasons[0]
 
 
 def test_a_gpu_program_whose_steps_hardly_call_mpi_has_no_efficiencies() -> None:

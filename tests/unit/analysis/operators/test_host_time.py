@@ -6,12 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 
 from hpcprof.analysis.account.step_account import nothing_ran
 from hpcprof.analysis.framework.declaration import Scope
-from hpcprof.analysis.framework.outcome import Outcome, analyze_rank
+from hpcprof.analysis.framework.outcome import AnalysisTable, analyze_rank, joined_tables
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.analysis.operators.host_time import host_compute, idle_threads, measured_on_host
 from hpcprof.profiles.readers.kineto.reader import read
@@ -97,24 +96,27 @@ def test_a_thread_is_idle_in_the_time_of_the_steps_in_which_it_executes_no_opera
 
 
 @pytest.fixture(scope="module")
-def recorded() -> dict[str, Outcome]:
+def recorded() -> dict[str, AnalysisTable]:
     """All analyses of two ranks of a real training with gloo; rank 1 sleeps 20 ms in ``data``."""
     ranks = [read(DATA / f"cpu_ddp_rank{rank}.pt.trace.json.gz") for rank in (0, 1)]
-    found: dict[str, Outcome] = {}
+    found: dict[str, AnalysisTable] = {}
     for name, analysis in sorted(ANALYSES.items(), key=lambda item: item[1].scope is not Scope.RANK):
         if analysis.scope is Scope.RANK:
-            ones = [analyze_rank(analysis, timeline, rank) for rank, timeline in enumerate(ranks)]
-            found[name] = Outcome(pd.concat([one.rows for one in ones]), ones[0].reason)
+            found[name] = joined_tables(
+                [analyze_rank(analysis, timeline, rank) for rank, timeline in enumerate(ranks)]
+            )
         elif not {"ncu_peaks", "critical_path"} & {*analysis.needs}:
             found[name] = analyze(analysis, found)
     return found
 
 
-def rows(recorded: dict[str, Outcome], name: str) -> list[dict[str, Any]]:
-    return recorded[name].rows.to_dict("records")  # type: ignore[return-value]
+def rows(recorded: dict[str, AnalysisTable], name: str) -> list[dict[str, Any]]:
+    return recorded[name].frame.to_dict("records")  # type: ignore[return-value]
 
 
-def test_the_account_of_a_cpu_trace_adds_up_and_finds_the_late_rank(recorded: dict[str, Outcome]) -> None:
+def test_the_account_of_a_cpu_trace_adds_up_and_finds_the_late_rank(
+    recorded: dict[str, AnalysisTable],
+) -> None:
     parts = ("compute_ns", "exposed_comm_ns", "wait_for_peer_ns", "exposed_mem_ns", "idle_ns")
     account = rows(recorded, "step_account")
     assert len(account) == 12
@@ -129,8 +131,8 @@ def test_the_account_of_a_cpu_trace_adds_up_and_finds_the_late_rank(recorded: di
     assert slept["idle_ns_per_step"] == pytest.approx(20.3e6, abs=1e5)
 
 
-def test_the_collectives_of_gloo_are_matched_and_judged(recorded: dict[str, Outcome]) -> None:
-    found = recorded["collectives"].rows
+def test_the_collectives_of_gloo_are_matched_and_judged(recorded: dict[str, AnalysisTable]) -> None:
+    found = recorded["collectives"].frame
     assert found["op"].tolist() == ["AllReduce"] * 12
     # Buckets of 2 and of 1 linear layers of 256 x 256 floats with their biases.
     assert sorted({*found["bytes"]}) == [263_168, 526_336]
@@ -141,7 +143,7 @@ def test_the_collectives_of_gloo_are_matched_and_judged(recorded: dict[str, Outc
     assert late[1]["lateness_p50_ns"] == pytest.approx(20e6, abs=1e6)
 
 
-def test_steps_phases_and_operators_are_measured_on_the_host(recorded: dict[str, Outcome]) -> None:
+def test_steps_phases_and_operators_are_measured_on_the_host(recorded: dict[str, AnalysisTable]) -> None:
     assert rows(recorded, "steps_summary")[0]["steps"] == 6
     phases = [row["phase"] for row in rows(recorded, "phases") if row["rank"] == 1]
     assert phases == ["data", "forward", "backward", "optimizer", "(rest)"]

@@ -107,5 +107,5 @@ def test_modules_survive_an_export_and_a_scrub(path: Path, tmp_path: Path) -> No
     export_timelines(Timelines({0: path}, []), tmp_path / "exported", lambda path: None)
     scrub(path, tmp_path / "scrubbed.pt.trace.json", Names())
     copies = (path, tmp_path / "exported/rank00000.trace.json.gz", tmp_path / "scrubbed.pt.trace.json")
-    tables = [analyze_rank(ANALYSES["modules"], read(copy), 0).rows.to_csv() for copy in copies]
+    tables = [analyze_rank(ANALYSES["modules"], read(copy), 0).frame.to_csv() for copy in copies]
     assert tables[0] == tables[1] == tables[2]

@@ -54,7 +54,7 @@ def runs(*timelines: Timeline) -> list[RunData]:
 
 
 def rows(a: list[RunData], b: list[RunData]) -> dict[str, dict[Hashable, Any]]:
-    table = analyze_across(ACROSS_RUNS["slowdown_pairs"], a, b).rows
+    table = analyze_across(ACROSS_RUNS["slowdown_pairs"], a, b).frame
     return {row["name"]: row for row in table.to_dict("records")}
 
 
@@ -208,7 +208,7 @@ def test_a_planted_slowdown_is_found_at_the_share_that_communication_covers(
     outcome = analyze_across(
         ACROSS_RUNS["slowdown_by_overlap"], runs(partly(share, 1.5, 1)), runs(partly(0, 1.0, 2))
     )
-    found = {(row["family"], row["covered"]): row for row in outcome.rows.to_dict("records")}
+    found = {(row["family"], row["covered"]): row for row in outcome.frame.to_dict("records")}
     assert set(found) == {(family, group) for family in (ALL_FAMILIES, "other") for group in ("0 %", covered)}
     for family in (ALL_FAMILIES, "other"):
         row = found[family, covered]

@@ -97,7 +97,7 @@ def test_a_slowdown_is_what_counting_one_by_one_gives(
 
 def pairs(name: str, a: Timeline, b: Timeline) -> list[dict[Hashable, Any]]:
     runs = ([run(side, timelines={0: timeline})] for side, timeline in (("a", a), ("b", b)))
-    return analyze_across(ACROSS_RUNS[name], *runs).rows.to_dict("records")
+    return analyze_across(ACROSS_RUNS[name], *runs).frame.to_dict("records")
 
 
 def test_the_same_training_on_two_ranks_is_equally_fast(timelines: dict[int, Timeline]) -> None:

@@ -304,8 +304,8 @@ def figures(profile: Profile) -> dict[str, object]:
     for analysis in ANALYSES.values():
         if analysis.scope is Scope.RANK:
             outcome = analyze_rank(analysis, profile, 0)
-            rows = [repr(row) for row in outcome.rows.to_dict("records")]
-            found[analysis.name] = rows if analysis.sort_by else sorted(rows), outcome.reason
+            rows = [repr(row) for row in outcome.frame.to_dict("records")]
+            found[analysis.name] = rows if analysis.sort_by else sorted(rows), outcome.reasons
     return found
 
 

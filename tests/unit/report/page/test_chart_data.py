@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from hpcprof.analysis.framework.outcome import AnalysisTable
 from hpcprof.analysis.steps.step_set import StepRule, StepSet
 from hpcprof.report.page.chart_data import chart_data
-from hpcprof.results.store.analysis_table import AnalysisTable
 from tests.data.parallel_program import Program
 from tests.data.simulated_account import contents_of, simulated_account
 from tests.unit.report.test_facts import contents, result_of

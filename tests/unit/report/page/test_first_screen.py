@@ -9,9 +9,9 @@ import pytest
 
 from hpcprof.analysis.explain.cause import Cause
 from hpcprof.analysis.explain.explanation import Finding
+from hpcprof.analysis.framework.outcome import AnalysisTable
 from hpcprof.report.contents import Contents
 from hpcprof.report.page.first_screen import costliest, first_screen
-from hpcprof.results.store.analysis_table import AnalysisTable
 from hpcprof.runs.directory import Run
 from tests.unit.explanations import explained, finding
 

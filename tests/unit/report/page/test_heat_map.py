@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hpcprof.analysis.framework.outcome import AnalysisTable
 from hpcprof.report.page import heat_map as module
 from hpcprof.report.page.heat_map import heat_map
-from hpcprof.results.store.analysis_table import AnalysisTable
 from tests.data.parallel_program import Program
 from tests.data.simulated_account import contents_of, simulated_account
 

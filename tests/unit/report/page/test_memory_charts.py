@@ -6,10 +6,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from hpcprof.analysis.framework.outcome import AnalysisTable
 from hpcprof.analysis.memory.contents import KINDS as CONTENT_KINDS
 from hpcprof.report.contents import Contents
 from hpcprof.report.page.chart_data import memory_charts
-from hpcprof.results.store.analysis_table import AnalysisTable
 from hpcprof.runs.directory import Run
 
 SECOND = 10**9

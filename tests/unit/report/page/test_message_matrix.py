@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from hpcprof.analysis.framework.outcome import AnalysisTable
 from hpcprof.report.page.chart_data import MAX_MATRIX_LINES, message_matrix
-from hpcprof.results.store.analysis_table import AnalysisTable
 from tests.data.simulated_account import contents_of
 
 

@@ -16,13 +16,14 @@ from rich.console import Console
 
 from hpcprof.analysis.explain.explanation import Source
 from hpcprof.analysis.framework.declaration import Column, Kind
+from hpcprof.analysis.framework.outcome import AnalysisTable, Row
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.report.contents import Contents
 from hpcprof.report.page.page import SCRUB_NOTE, html_report
 from hpcprof.report.page.page_tables import analysis_tables, page_table
 from hpcprof.report.terminal import analysis_report, full_report
 from hpcprof.results.across.predictions import KeptPrediction
-from hpcprof.results.store.analysis_table import ANALYSIS_VERSION, AnalysisTable, Row
+from hpcprof.results.store.analysis_version import ANALYSIS_VERSION
 from hpcprof.results.store.tables import ProfileRow
 from hpcprof.runs.directory import Run
 from hpcprof.submit.runs.failures import RankFailure

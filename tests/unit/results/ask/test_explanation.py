@@ -24,7 +24,7 @@ from hpcprof.analysis.explain.explanation import (
     unpriced_finding,
 )
 from hpcprof.analysis.explain.inputs import ExplainInputs
-from hpcprof.analysis.framework.outcome import Outcome
+from hpcprof.analysis.framework.outcome import WHOLE_RUN, AnalysisTable
 from hpcprof.common.errors import HpcprofError, StoreError, UsageError
 from hpcprof.profiles.losses import Loss, LossKind, Subject
 from hpcprof.profiles.timeline import Gpu
@@ -38,7 +38,7 @@ from hpcprof.results.ask.explanation import (
     with_live_findings,
 )
 from hpcprof.results.ask.step_alone import step_alone
-from hpcprof.results.store.analysis_table import ANALYSIS_VERSION, WHOLE_RUN, AnalysisTable
+from hpcprof.results.store.analysis_version import ANALYSIS_VERSION
 from hpcprof.results.store.store import RankResults, Store, open_store
 from hpcprof.results.store.tables import ProfileRow, RunRow
 from hpcprof.runs.directory import Run, save
@@ -81,13 +81,13 @@ def profile(rank: int, sha256: str = "a", kind: str = "nsys", version: int = ANA
     return ProfileRow("run", rank, "f", sha256 * 64, 1, kind, None, "", None, None, version)
 
 
-def table(analysis: str, name: str, values: list[str]) -> Outcome:
+def table(analysis: str, name: str, values: list[str]) -> AnalysisTable:
     """Return rows with a name, each with a count of 1 as far as the table has one."""
     counts = {"kernels": "instances", "api": "num_calls", "operators": "calls"}
     columns: dict[str, list[Any]] = {"rank": [0] * len(values), name: [*values]}
     if analysis in counts:
         columns[counts[analysis]] = [1] * len(values)
-    return Outcome(columns)
+    return AnalysisTable(columns)
 
 
 def put(store: Store, run: Run, one: ProfileRow, losses: Sequence[Loss] = ()) -> None:
@@ -223,7 +223,7 @@ def test_an_explanation_of_an_earlier_version_counts_only_where_the_run_is_out_o
 ) -> None:
     explain(run, store)
     monkeypatch.setattr("hpcprof.results.ask.explanation.ANALYSIS_VERSION", ANALYSIS_VERSION + 1)
-    monkeypatch.setattr("hpcprof.results.store.analysis_table.ANALYSIS_VERSION", ANALYSIS_VERSION + 1)
+    monkeypatch.setattr("hpcprof.results.store.analysis_version.ANALYSIS_VERSION", ANALYSIS_VERSION + 1)
     assert kept_explanation(run, store) is None
     assert kept_explanation(Run("run", run.path / "gone"), store) == graph.explanation
     with pytest.raises(HpcprofError, match="collected by an earlier version of hpcprof: run hpcprof collect"):
@@ -391,5 +391,5 @@ def test_a_rank_of_a_replayed_table_is_late_only_by_a_finding(replayed: bool, ve
     )
     skew = AnalysisTable({"rank": [2], "lateness_p50_ns": [9], "verdict": ["?"]})
     found = _late_ranks(explained(), summary, skew, replayed=replayed)
-    assert found["skew"].columns()["verdict"] == [verdict]
-    assert found["skew"].columns()["lateness_p50_ns"] == [0 if replayed else 9]
+    assert found["skew"].columns["verdict"] == [verdict]
+    assert found["skew"].columns["lateness_p50_ns"] == [0 if replayed else 9]

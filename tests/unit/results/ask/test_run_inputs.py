@@ -11,7 +11,7 @@ from hpcprof.results.ask import run_inputs
 from hpcprof.results.ask.run_inputs import run_data
 from hpcprof.results.collect import timelines
 from hpcprof.results.collect.timelines import Timelines
-from hpcprof.results.store.analysis_table import ANALYSIS_VERSION
+from hpcprof.results.store.analysis_version import ANALYSIS_VERSION
 from hpcprof.results.store.store import RankResults, open_store
 from hpcprof.results.store.tables import ProfileRow, RunRow
 from hpcprof.runs.directory import Run

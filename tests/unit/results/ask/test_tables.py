@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hpcprof.analysis.framework.declaration import Part, Policy, Scope
-from hpcprof.analysis.framework.outcome import analyze_rank
+from hpcprof.analysis.framework.outcome import WHOLE_RUN, AnalysisTable, analyze_rank
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.report.contents import gather
 from hpcprof.results.ask.query import query
@@ -25,7 +25,6 @@ from hpcprof.results.collect import collection as collecting
 from hpcprof.results.collect import over_ranks, rank_task
 from hpcprof.results.collect.collection import collect
 from hpcprof.results.collect.executors.interface import Lost, ResultT, TaskT, serially
-from hpcprof.results.store.analysis_table import WHOLE_RUN, AnalysisTable
 from hpcprof.results.store.store import Store, open_store
 from hpcprof.runs.directory import Run
 from tests.unit.analysis.timelines import timeline
@@ -204,13 +203,13 @@ def test_a_list_over_the_ranks_whose_rows_are_gone_has_a_reason(run: Run, store:
 def test_a_lost_process_is_the_reason_of_its_rank(run: Run, store: Store) -> None:
     tables = RunTables(run, store, lambda function, tasks: ((t, Lost("it died")) for t in tasks))
     found = tables.complete(["idle"])
-    assert found[0]["idle"].reason == "rank 0 was not analyzed: it died"
+    assert found[0]["idle"].reasons[0] == "rank 0 was not analyzed: it died"
 
 
 @pytest.mark.parametrize("name", sorted(LATER))
 def test_there_is_a_reason_where_there_are_no_rows(name: str) -> None:
     outcome = analyze_rank(ANALYSES[name], timeline([]), 0)
-    assert len(outcome) or outcome.reason
+    assert outcome.count or outcome.reasons[0]
 
 
 def test_no_analysis_of_a_run_is_computed_from_one_that_comes_later() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from hpcprof.common.errors import DamagedInput, StoreError
 from hpcprof.results.collect.host_collect import _copy_results
-from hpcprof.results.store.analysis_table import ANALYSIS_VERSION
+from hpcprof.results.store.analysis_version import ANALYSIS_VERSION
 from hpcprof.results.store.store import Store, open_store
 from hpcprof.runs.directory import Run
 

@@ -28,7 +28,7 @@ from hpcprof.results.collect.known_files import (
     unchanged_files,
 )
 from hpcprof.results.collect.rank_task import ProfileTask, RankOutcome, Unchanged
-from hpcprof.results.store.analysis_table import ANALYSIS_VERSION
+from hpcprof.results.store.analysis_version import ANALYSIS_VERSION
 from hpcprof.results.store.store import RankResults, Store, open_store
 from hpcprof.results.store.tables import ProfileRow, RunRow
 from hpcprof.runs.directory import Run, open_run

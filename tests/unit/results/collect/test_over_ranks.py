@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from hpcprof.analysis.framework.outcome import AnalysisTable
 from hpcprof.common.errors import HpcprofError, StoreError
 from hpcprof.results.collect import over_ranks
 from hpcprof.results.collect.executors.interface import Executor, Lost, ResultT, TaskT, serially
@@ -22,7 +23,6 @@ from hpcprof.results.collect.over_ranks import (
     groups_of_communicators,
     survey_ranks,
 )
-from hpcprof.results.store.analysis_table import AnalysisTable
 from hpcprof.results.store.rank_tables import kept_table
 from hpcprof.results.store.store import Store
 from hpcprof.results.store.tables import ProfileRow
@@ -43,7 +43,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 def tables(store: Store, executor: Executor = serially) -> dict[str, AnalysisTable]:
     """Return the analyses that span the ranks, as values that can be compared."""
     found = analyze_over_ranks(RUN, store, executor)
-    return {name: AnalysisTable.from_outcome(outcome) for name, outcome in found.items()}
+    return {name: replace(table, values=table.columns) for name, table in found.items()}
 
 
 @pytest.fixture(scope="module")

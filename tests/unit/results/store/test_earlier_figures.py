@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hpcprof.common import __version__
-from hpcprof.results.store.analysis_table import ANALYSIS_VERSION, earlier_version
+from hpcprof.results.store.analysis_version import ANALYSIS_VERSION, earlier_version
 from hpcprof.results.store.tables import ProfileRow
 
 

@@ -11,11 +11,11 @@ import pandas as pd
 import pytest
 
 from hpcprof.analysis.collectives.matches import MESSAGE, UNKNOWN
+from hpcprof.analysis.framework.outcome import data_frame
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import StoreError
 from hpcprof.results.collect import over_ranks
 from hpcprof.results.collect.over_ranks import analyze_over_ranks, run_communication
-from hpcprof.results.store.analysis_table import data_frame
 from hpcprof.results.store.run_communication import RankCommunication, RunCommunication
 from hpcprof.results.store.store import Store
 from hpcprof.runs.directory import Run

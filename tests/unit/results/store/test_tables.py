@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcprof.results.store.analysis_table import WHOLE_RUN
+from hpcprof.analysis.framework.outcome import WHOLE_RUN
 from hpcprof.results.store.store import open_store
 from hpcprof.results.store.tables import METADATA, SCHEMA_VERSION, RunRow
 

@@ -55,7 +55,7 @@ def test_tasks_are_kernels_and_copies_at_their_times_and_operations_of_hccl_comm
     assert timeline.names(copies.name) == ["MEMCPY_ASYNC"] * made.STEPS
     assert timeline.origin.start_utc_ns == 0
     assert {loss.detail: loss.count for loss in timeline.origin.losses} == {"HBM": made.STEPS}
-    table = analyze_rank(ANALYSES["rank_collectives"], timeline, 0).rows
+    table = analyze_rank(ANALYSES["rank_collectives"], timeline, 0).frame
     assert [*zip(table["op"], table["exposed_ns"], strict=True)] == [("AllReduce", 50_000)] * made.STEPS
 
 
@@ -83,7 +83,7 @@ def test_kernels_are_of_the_operator_that_the_queue_of_tasks_executes(tmp_path: 
     (tmp_path / "trace_view.json").write_text(json.dumps(events))
     timeline = read_profile(tmp_path / "trace_view.json")
     assert isinstance(timeline, Timeline)
-    table = analyze_rank(ANALYSES["operators"], timeline, 0).rows.set_index("name")
+    table = analyze_rank(ANALYSES["operators"], timeline, 0).frame.set_index("name")
     assert table["self_gpu_ns"].to_dict()["Dequeue@Conv2D"] == 2 * 250_000
 
 

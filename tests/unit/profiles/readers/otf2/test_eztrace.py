@@ -128,7 +128,7 @@ def test_threads_of_eztrace_are_no_ranges_of_the_program(chain: list[Timeline]) 
 def test_messages_of_all_ranks_match_and_the_late_rank_is_blamed(chain: list[Timeline]) -> None:
     lists: dict[str, pd.DataFrame] = {}
     for name in ("mpi_call_list", "mpi_operation_list", "mpi_regions"):
-        found = [analyze_rank(ANALYSES[name], one, rank).rows for rank, one in enumerate(chain)]
+        found = [analyze_rank(ANALYSES[name], one, rank).frame for rank, one in enumerate(chain)]
         lists[name] = pd.concat(found, ignore_index=True)
     (alignment,) = connect(aligned_by_mpi(run_lists(lists)))
     clocks = alignment.clocks

@@ -60,13 +60,13 @@ def test_launches_join_their_work_on_the_thread_that_the_program_runs_on(timelin
 
 
 def test_operators_have_the_shapes_operations_and_bytes_of_the_program(timeline: Timeline) -> None:
-    rows = analyze_rank(ANALYSES["operators_by_shape"], timeline, 0).rows.set_index("name")
+    rows = analyze_rank(ANALYSES["operators_by_shape"], timeline, 0).frame.set_index("name")
     product = rows.loc[made.OPS[0]]
     assert (product["calls"], product["gpu_ops"]) == (2 * made.STEPS, 2 * made.STEPS)
     assert (product["input_dims"], product["input_types"]) == ("[[64, 32], [32, 16]]", '["f32", "f32"]')
     assert product["flops"] == 2 * made.STEPS * 2 * 64 * 32 * 16
     assert product["bytes"] == 2 * made.STEPS * 4 * (64 * 32 + 32 * 16 + 64 * 16)
-    kernels = analyze_rank(ANALYSES["operator_kernels"], timeline, 0).rows
+    kernels = analyze_rank(ANALYSES["operator_kernels"], timeline, 0).frame
     assert {*zip(kernels["operator"], kernels["kernel"], strict=True)} == {
         *zip(made.OPS, made.KERNELS, strict=True)
     }
@@ -77,7 +77,7 @@ def test_a_collective_between_devices_of_one_process_is_its_own(timeline: Timeli
     assert {*timeline.names(calls.operation)} == {"AllReduce"}
     assert {*timeline.names(calls.communicator)} == {f"devices 0,1 of process {made.PID}"}
     assert ({*calls.bytes.tolist()}, {*calls.ranks.tolist()}) == ({4 * 64 * 16}, {2})
-    rows = analyze_rank(ANALYSES["rank_collectives"], timeline, 0).rows
+    rows = analyze_rank(ANALYSES["rank_collectives"], timeline, 0).frame
     assert ({*rows["op"]}, len(rows)) == ({"AllReduce"}, 2 * made.STEPS)
     assert {*(rows["end_ns"] - rows["start_ns"])} == {made.KERNEL_NS}
 
@@ -203,7 +203,7 @@ def test_cores_of_a_tpu_have_their_operations_and_what_is_under_way_beside_them(
     assert [gpu.name for gpu in timeline.origin.gpus] == ["TPU v5 lite"] * 2
     unread = {loss.detail: loss.count for loss in timeline.origin.losses}
     assert unread == {"/device:TPU:0 SparseCore 0": 1, "Scalar Unit": 2 * made.STEPS}
-    rows = analyze_rank(ANALYSES["rank_collectives"], timeline, 0).rows
+    rows = analyze_rank(ANALYSES["rank_collectives"], timeline, 0).frame
     assert [*zip(rows["op"], rows["end_ns"] - rows["start_ns"], rows["exposed_ns"], strict=True)] == [
         ("AllReduce", 4000, 1100)
     ] * (2 * made.STEPS)
@@ -224,7 +224,7 @@ def test_a_tpu_without_a_line_of_what_is_under_way_waits_at_the_end_of_collectiv
     timeline = read(tmp_path / "rank0.xplane.pb", made.of_tpu(asynchronous=False))
     names = {name for name, *_ in operations(timeline) if "reduce" in str(name)}
     assert names == {"all-reduce-start.2", "all-reduce.2"}
-    rows = analyze_rank(ANALYSES["rank_collectives"], timeline, 0).rows
+    rows = analyze_rank(ANALYSES["rank_collectives"], timeline, 0).frame
     assert {*(rows["end_ns"] - rows["start_ns"])} == {900}
 
 
