@@ -86,6 +86,7 @@ class Search:
     default equal. ``represented`` is the share of the steps for which replayed ones stand: the others, of
     kinds without a replayed step, may lack a cause and gain nothing. ``scale`` is the elapsed time of the
     replayed steps over that of all: gains are smaller by it too, unless steps of some kind are not replayed.
+    A single step is longer than its replay by the host's work before and after that of the GPU: no gain of it.
     """
 
     def __init__(
@@ -100,7 +101,8 @@ class Search:
         represented: float = 1.0,
     ) -> None:
         self.replay, self._represented = replay, represented
-        self._share_of_gain = represented if represented < 1 else 1 / scale
+        least_scale = scale if replay.graph.steps > 1 else max(scale, 1.0)
+        self._share_of_gain = represented if represented < 1 else 1 / least_scale
         self._weights = np.ones(replay.graph.steps) if weights is None else weights
         self.candidates = list(candidates)
         self._elapsed_by_times: dict[tuple[bytes, bool, bool], Ints] = {}

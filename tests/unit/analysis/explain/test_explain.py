@@ -968,3 +968,12 @@ def test_steps_on_a_device_that_is_not_read_are_steps() -> None:
     found = explain_run(inputs_of({0: replace(timeline, origin=origin)}))[0]
     assert found.step.steps == STEPS
     assert conclusion(found)[0].startswith("Savings are unknown: without work on a GPU")
+
+
+def test_savings_of_a_single_step_leave_the_work_of_the_gpu() -> None:
+    """Rebuilt from AMD-AGI/TraceLens bert-small: the host works before the first of many short kernels."""
+    program: list[Instruction] = [Host(2 * MS), *(Host(60 * US), Launch(9 * US)) * 60]
+    found = explain_run(inputs_of(simulate([program], 1)))[0]
+    assert len(found.shown()) == 2
+    saved = sum(one.saving_ns or 0 for one in found.shown())
+    assert saved <= (found.step.elapsed_ns or 0) - 60 * 9 * US
