@@ -86,7 +86,7 @@ class Search:
     default equal. ``represented`` is the share of the steps for which replayed ones stand: the others, of
     kinds without a replayed step, may lack a cause and gain nothing. ``scale`` is the elapsed time of the
     replayed steps over that of all: gains are smaller by it too, unless steps of some kind are not replayed.
-    A single step is longer than its replay by the host's work before and after that of the GPU: no gain of it.
+    A single step is longer than its replay by the host's work before and after the GPU's: gains leave it out.
     """
 
     def __init__(

@@ -18,8 +18,8 @@ from hpcprof.profiles.readers.declaration import (
     Reader,
     SeveralRanks,
     load,
-    substitute_kind,
 )
+from hpcprof.profiles.readers.foreign_files import substitute_kind
 from hpcprof.profiles.readers.inspector import INSPECTOR
 from hpcprof.profiles.readers.kineto import ASCEND, TORCH
 from hpcprof.profiles.readers.ncu import NCU

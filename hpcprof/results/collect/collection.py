@@ -23,8 +23,9 @@ from hpcprof.common.private import make_private
 from hpcprof.common.units import counted
 from hpcprof.profiles.event_folders import origin_path, remove_run_events
 from hpcprof.profiles.losses import over_ranks
-from hpcprof.profiles.readers.declaration import ProfileContent, foreign_kind
+from hpcprof.profiles.readers.declaration import ProfileContent
 from hpcprof.profiles.readers.discovery import ALL_FORMATS, content_of
+from hpcprof.profiles.readers.foreign_files import foreign_kind
 from hpcprof.results.collect.darshan_logs import copy_logs
 from hpcprof.results.collect.executors.interface import Executor, Lost, Progress, serially
 from hpcprof.results.collect.executors.processes import Processes

@@ -25,7 +25,7 @@ from hpcprof.common.paths import absolute_path, is_folder
 from hpcprof.common.units import counted
 from hpcprof.profiles.compressed import Unpacked, reader_of_compressed, unpacking
 from hpcprof.profiles.readers.darshan.logs import find_darshan_logs, is_darshan_log
-from hpcprof.profiles.readers.declaration import foreign_kind, rank_from_name
+from hpcprof.profiles.readers.declaration import rank_from_name
 from hpcprof.profiles.readers.discovery import (
     find_profiles,
     formats_like,
@@ -34,6 +34,7 @@ from hpcprof.profiles.readers.discovery import (
     named_by_host,
     reader_of,
 )
+from hpcprof.profiles.readers.foreign_files import foreign_kind
 from hpcprof.profiles.readers.memory_snapshot import is_memory_snapshot
 from hpcprof.profiles.readers.otf2 import EZTRACE_NAME
 from hpcprof.results.collect.profile_ranks import ranks_by_name, recorded_apart

@@ -16,7 +16,8 @@ from hpcprof.profiles.columns.unique import distinct, map_unique, numbered, posi
 from hpcprof.profiles.gzip_file import open_packed, reading_packed
 from hpcprof.profiles.host_memory import host_memory_of_name
 from hpcprof.profiles.losses import Loss, LossKind, Subject
-from hpcprof.profiles.readers.declaration import foreign_trace, rank_from_name
+from hpcprof.profiles.readers.declaration import rank_from_name
+from hpcprof.profiles.readers.foreign_files import foreign_trace
 from hpcprof.profiles.readers.kineto import ASCEND_TRACE, MERGED, TORCH
 from hpcprof.profiles.readers.kineto.arrows import linked_operators
 from hpcprof.profiles.readers.kineto.collectives import (

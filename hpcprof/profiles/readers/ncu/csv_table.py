@@ -16,7 +16,7 @@ from hpcprof.common.units import listed
 from hpcprof.profiles.gzip_file import content_of
 from hpcprof.profiles.input_bounds import first_repeated_name
 from hpcprof.profiles.kernel_report import Advice, MeasuredKernel
-from hpcprof.profiles.readers.declaration import foreign_kind
+from hpcprof.profiles.readers.foreign_files import foreign_kind
 from hpcprof.profiles.readers.operations import REQUIRED
 from hpcprof.submit.profilers.ncu import complaint
 

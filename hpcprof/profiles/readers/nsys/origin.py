@@ -11,7 +11,8 @@ from hpcprof.common.units import visible
 from hpcprof.profiles.columns.unique import distinct
 from hpcprof.profiles.losses import Loss, LossKind, Subject
 from hpcprof.profiles.readers import environment_allowlist
-from hpcprof.profiles.readers.declaration import SeveralRanks, foreign_kind, rank_from_name
+from hpcprof.profiles.readers.declaration import SeveralRanks, rank_from_name
+from hpcprof.profiles.readers.foreign_files import foreign_kind
 from hpcprof.profiles.readers.nsys import NSYS
 from hpcprof.profiles.readers.nsys.export import NO_ID, PROCESS_SHIFT, REQUIRED, NsysExport, open_export
 from hpcprof.profiles.timeline import Fact, Gpu, Origin

@@ -22,7 +22,7 @@ from hpcprof.profiles.columns.joins import matches
 from hpcprof.profiles.columns.unique import distinct, map_unique, numbered, numbered_rows
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
 from hpcprof.profiles.readers import environment_allowlist
-from hpcprof.profiles.readers.declaration import REPLACED, SeveralRanks, rank_from_name
+from hpcprof.profiles.readers.declaration import SeveralRanks, rank_from_name
 from hpcprof.profiles.readers.nsys.export import NO_ID, REQUIRED, ExportTable, NsysExport, open_export
 from hpcprof.profiles.readers.nsys.table_pages import quoted
 from hpcprof.profiles.readers.rocprof import ROCPD
@@ -412,7 +412,10 @@ def open_database(path: Path, threads: int = 2) -> Iterator[RocpdDatabase]:
         # Without an identifier they are of all sets.
         suffixes = sorted(suffixes_of_tables - {""}) or sorted(suffixes_of_tables)
         if not suffixes and export.tables & {"HIP", "KERN", "HSA"}:
-            raise DamagedInput(f"{path} is a database of rocprof, {REPLACED}.")
+            raise DamagedInput(
+                f"{path} is a database of rocprof, which rocprofv3 has replaced: record it with rocprofv3 "
+                "--sys-trace."
+            )
         if not suffixes:
             raise DamagedInput(
                 f"{path} is an SQLite file but not a rocpd database: it has no table rocpd_kernel_dispatch."

@@ -15,7 +15,8 @@ import numpy as np
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.columns.unique import map_unique, numbered_rows
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
-from hpcprof.profiles.readers.declaration import foreign_trace, rank_from_name
+from hpcprof.profiles.readers.declaration import rank_from_name
+from hpcprof.profiles.readers.foreign_files import foreign_trace
 from hpcprof.profiles.readers.rocprof import ROCPROFV3
 from hpcprof.profiles.readers.rocprof.equal_records import equal_records
 from hpcprof.profiles.readers.rocprof.records import (

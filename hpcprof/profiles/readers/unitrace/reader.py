@@ -22,7 +22,8 @@ from hpcprof.profiles.columns.intervals import styles_of_threads
 from hpcprof.profiles.columns.joins import latest_rows
 from hpcprof.profiles.host_memory import HostMemory
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
-from hpcprof.profiles.readers.declaration import ProfilePart, foreign_kind, rank_from_name
+from hpcprof.profiles.readers.declaration import ProfilePart, rank_from_name
+from hpcprof.profiles.readers.foreign_files import foreign_kind
 from hpcprof.profiles.readers.kineto.events import integers
 from hpcprof.profiles.readers.kineto.json_stream import Event
 from hpcprof.profiles.readers.kineto.stamps import times

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from hpcprof.common.errors import DamagedInput
-from hpcprof.profiles.readers.declaration import foreign_kind, rank_from_name
+from hpcprof.profiles.readers.declaration import rank_from_name
 from hpcprof.profiles.readers.discovery import find_profiles, formats_like, read_profile, reader_of
+from hpcprof.profiles.readers.foreign_files import foreign_kind
 from hpcprof.profiles.readers.kineto import MERGED
 from hpcprof.profiles.timeline import Timeline
 
