@@ -96,7 +96,7 @@ _MAX_END_RATIO = 4.0
 """Maximum ratio of the first and the last period to the median: programs load and compile at first."""
 
 _MIN_TYPICAL_SHARE = 0.01
-"""Minimum share of the time of all periods but the longest that as many median periods would take.
+"""Minimum share of the time of all steps but the longest that as many median steps would take.
 
 Requests to a server are bursts of launches, with long waits in between.
 """
@@ -387,7 +387,10 @@ def _regular_marks(launched: _Launched, marks: Ints) -> Ints:
     regular = is_similar.mean() >= _MIN_SIMILAR_SHARE and all(
         part[is_similar].sum() >= _MIN_SIMILAR_PART * part.sum() for part in (length, np.diff(marks))
     )
-    typical = len(length) * np.median(length) >= _MIN_TYPICAL_SHARE * (length.sum() - length.max())
+    # A step of several periods is as long as they are together.
+    periods = _periods_per_step(length)
+    whole = length[: len(length) // periods * periods].reshape(-1, periods).sum(axis=1)
+    typical = len(whole) * np.median(whole) >= _MIN_TYPICAL_SHARE * (whole.sum() - whole.max())
     return marks if regular and typical else marks[:0]
 
 
