@@ -279,7 +279,7 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     capture_notes = (
         *(unjudged_threads(timelines) if is_mpi else ()),
         *(start_of_mpi(inputs.tables["mpi_calls"], covered) if is_mpi else ()),
-        *moving_pages(inputs.tables["breakdown"], inputs.tables["memops"]),
+        *moving_pages(inputs.tables["breakdown"], inputs.tables["memops"], findings),
         *double_precision(inputs.tables["kernels"]),
         *rest_of_capture(devices, covered, built.source if len(series.wall) else CAPTURE),
     )

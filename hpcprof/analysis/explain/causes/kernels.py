@@ -16,6 +16,8 @@
 - **Repeated indices**: PyTorch adds the gradients of one row one after another. Without repetition it would
   read the gradients, and read and write rows, each about as long as the gather takes. Source: PyTorch,
   ``indexing_backward_kernel`` in ``ATen/native/cuda/Indexing.cu``.
+- **Sorting**: kernels that sort, by their names, and that add up equal rows behind it. Whether a program
+  needs the order is not known: it may need the largest values alone, or sort what does not change.
 - **Odd shapes**: matrix products whose rows do not begin at multiples of 16 bytes. The libraries name the
   alignment of the operands in their kernels, in elements (``…_align2``). Such a kernel loads less than 16
   bytes at once, and on Hopper it cannot use the copies of whole tiles that others use. Source: CUTLASS, the
@@ -51,6 +53,9 @@ class KernelKind(IntEnum):
     JOINED = 5
     """A reduction, or a concatenation: one more pass over what elementwise kernels around it have."""
 
+
+_MIN_COMPUTE_SHARE = 1 / 3
+"""Minimum share of the compute of a step for kernels that take longer by their shapes: others would too."""
 
 _KINDS = (
     (KernelKind.LAYOUT, r"n[cd]*hwc?_?(to|2)_?n[cd]*hw"),
@@ -221,9 +226,12 @@ _MAX_FILLED_SHARE, _MIN_UNFILLED = 1 / 4, 8
 """Maximum share of the multiprocessors with a block of a launch, and minimum number of such launches in a
 row."""
 
+_MIN_LONG_NS = 100_000
+"""Minimum time of such a launch in ns for its blocks to have work that more of them could share."""
+
 
 def _unfilled(scene: Scene) -> Iterator[Candidate]:
-    """Yield the launches in a row that leave most of the GPU idle, but for the longest."""
+    """Yield the launches in a row that leave most of the GPU idle, but for the longest, and long ones."""
     work = scene.graph.work
     time = work.time
     units = scene.multiprocessors
@@ -233,17 +241,32 @@ def _unfilled(scene: Scene) -> Iterator[Candidate]:
         return
     blocks = grid_blocks(work.grid)
     few = work.is_compute & (time >= _MIN_UNFILLED_NS)
-    few &= blocks <= _MAX_FILLED_SHARE * units
+    few &= (blocks > 0) & (blocks <= _MAX_FILLED_SHARE * units)
     _, kind = numbered_rows(work.stream, work.step, work.name, work.grid, few.astype(np.int64))
     begins = np.flatnonzero(np.diff(kind, prepend=-1))
     counts = np.diff(begins, append=len(kind))
     chosen = few[begins] & (counts >= _MIN_UNFILLED)
-    spare = [np.empty(0, np.int64)]
+    long = few & (time >= _MIN_LONG_NS)
+    long &= time[long].sum() >= _MIN_COMPUTE_SHARE * time[work.is_compute].sum()
+    less = np.where(long, time * (1 - blocks / units), 0.0)
     for begin, count in zip(begins[chosen].tolist(), counts[chosen].tolist(), strict=True):
         full = -(-count * int(blocks[begin]) // units)
-        spare.append(begin + np.argsort(time[begin : begin + count])[:-full])
-    removed = np.concatenate(spare)
-    yield from scene.of_operations(UNFILLED_GPU, removed)
+        spare = begin + np.argsort(time[begin : begin + count])
+        less[spare] = 0.0
+        less[spare[:-full]] = time[spare[:-full]]
+    removed = np.flatnonzero(less)
+    yield from scene.of_operations(UNFILLED_GPU, removed, less[removed])
+
+
+_SORTS = re.compile(
+    "(?i)(?:radix|merge|segmented|bitonic)_?sort|DeviceSort|fill_reverse_indices|sort_postprocess|coalesceValues"
+)
+"""Sorting in CUB, rocPRIM, Thrust and PyTorch (``ATen/native/cuda/Sort.cu``), whose sparse matrices add up
+equal entries behind it."""
+
+
+def _sorting(scene: Scene) -> Iterator[Candidate]:
+    yield from scene.of_operations(SORTING, np.flatnonzero(scene.named(_SORTS.search)))
 
 
 _INDEX_GRADIENT, _GATHER = map(re.compile, ("indexing_backward_kernel", "index_elementwise|gather_kernel"))
@@ -307,13 +330,23 @@ _ALIGNED_PRODUCT = re.compile(r"tensor_?op(?!.*[dz]884).*align(\d+)(?!.*align\d)
 _HALF = re.compile(r"f16|[hH]\d")
 """Products of elements of two bytes; others have four."""
 
+_BLUESTEIN = re.compile("bluestein", re.IGNORECASE)
+"""A Fourier transform of a length with a large prime factor, in cuFFT, rocFFT and others."""
+
+_SAVED_BY_FAST_LENGTH = 0.85
+"""Share of its time that a length of small primes saves such a transform, which takes two of twice the length
+or more, and products with chirps before, between and after."""
+
+_FAST_LENGTHS = (
+    "Pad the Fourier transforms of {where} to a length that has small prime factors alone, such as "
+    "next_fast_len of scipy.fft or cupyx.scipy.fft gives: others take three transforms of more than twice "
+    "the length."
+)
+
 _SAVED_SHARE = {2: 0.83, 4: 0.67}
 """Share of its time that padding saves a product, by the bytes that it loads at once.
 
 Products in bfloat16 of three sizes on an H200 save 0.80 to 0.87 and 0.65 to 0.71."""
-
-_MIN_COMPUTE_SHARE = 1 / 3
-"""Minimum share of the compute of a step for such products: the saving is that of other shapes."""
 
 
 def bytes_at_once(name: str) -> int:
@@ -323,7 +356,10 @@ def bytes_at_once(name: str) -> int:
 
 
 def _odd_shapes(scene: Scene) -> Iterator[Candidate]:
-    """Yield all products with misaligned operands as one cause: most have one tensor in common."""
+    """Yield all products with misaligned operands as one cause, since most have one tensor in common.
+
+    Fourier transforms of awkward lengths are another.
+    """
     work = scene.graph.work
     saved = np.array([*(_SAVED_SHARE.get(bytes_at_once(name), 0.0) for name in scene.graph.names), 0.0])[
         work.name
@@ -333,6 +369,9 @@ def _odd_shapes(scene: Scene) -> Iterator[Candidate]:
     time = work.time
     if time[slow].sum() >= _MIN_COMPUTE_SHARE * time[compute].sum():
         yield from scene.of_operations(SHAPE_INEFFICIENCY, slow, time[slow], time[slow] * saved[slow])
+    slow = np.flatnonzero(scene.named(_BLUESTEIN.search))
+    less: Floats = np.multiply(time[slow], _SAVED_BY_FAST_LENGTH, dtype=np.float64)
+    yield from scene.of_operations(SHAPE_INEFFICIENCY, slow, time[slow], less, advice=_FAST_LENGTHS)
 
 
 _declare = partial(
@@ -421,17 +460,40 @@ DEVICE_COPY = _declare(
 UNFILLED_GPU = _declare(
     name="unfilled_gpu",
     title="launches that fill little of the GPU",
-    meaning="launches in a row leave most multiprocessors idle",
+    meaning="launches leave most multiprocessors idle",
     about="eight launches of one kernel or more in a row, of 3 µs or more, have blocks for a quarter of the "
     "multiprocessors or less each. The saving is that of one launch for all: it takes as long as the "
     "longest, once for each time that their blocks fill the GPU. It is possible where none needs the result "
-    "of another, which no profile records, so the confidence is low",
+    "of another, which no profile records, so the confidence is low. Single such launches of 0.1 ms "
+    "or more count too, if they take a third of the compute: with more blocks, all multiprocessors share the "
+    "work",
     remedy="Give the GPU more at once in {where}: one launch over all parts (a larger grid, a batched call), "
     "or streams side by side. If each launch needs the one before it, let several problems run together.",
     candidates=_unfilled,
     figures=(Figures("kernels", "total_ns"), Figures("kernels", "instances")),
     traits=frozenset({Trait.ALL_RANKS, Trait.UNCERTAIN}),
     spread=0.5,
+)
+
+SORTING = _declare(
+    name="sorting",
+    title="sorting",
+    meaning="the GPU sorts",
+    about="kernels that sort, or add up equal entries of sparse matrices in PyTorch behind it. The saving is "
+    "their time: a step may need the largest values alone, or sort what does not change. No profile records "
+    "that, so the confidence is low",
+    remedy="Sort less in {where}: take the largest values by topk, keep what does not change sorted "
+    "(coalesce() a sparse matrix once), and leave the order out where it does not matter (scatter, "
+    "index_add_, bincount).",
+    remedies={
+        "jax": "Sort less in {where}: jax.lax.top_k or approx_max_k, and segment sums instead of sorts."
+    },
+    candidates=_sorting,
+    figures=(Figures("kernels", "total_ns", named(_SORTS.pattern)),),
+    kernels=lambda name: bool(_SORTS.search(name)),
+    traits=frozenset({Trait.ALL_RANKS, Trait.UNCERTAIN}),
+    spread=0.5,
+    without="without sorting",
 )
 
 REPEATED_INDICES = _declare(
@@ -483,15 +545,16 @@ TYPE_CONVERSION = _declare(
 SHAPE_INEFFICIENCY = _declare(
     name="shape_inefficiency",
     title="odd shapes",
-    meaning="matrix products load their operands in small parts, because rows have an odd length",
+    meaning="matrix products or Fourier transforms take longer, because their sizes are odd",
     about="matrix products on tensor cores whose operands are not aligned to 8 bytes, by the names of their "
     "kernels, take a third of the compute of a step or more: rows have a length that is no multiple of 8 "
     "elements in half precision. The saving is the share of their time that padding saved in "
-    "`benchmarks/odd_shapes.py`: 83 % with odd lengths, 67 % with even ones",
+    "`benchmarks/odd_shapes.py`: 83 % with odd lengths, 67 % with even ones. Also Fourier transforms by "
+    "Bluestein's algorithm, whose length has a large prime factor: 85 % of their time",
     remedy="Pad the sizes of {where} (vocabulary, hidden size, heads, batch) to multiples of 8 elements, "
     "better of 64: kernels then load 16 bytes at once.",
     candidates=_odd_shapes,
-    figures=(Figures("kernels", "total_ns", named("(?i)align[12](?!\\d)")),),
-    kernels=lambda name: bytes_at_once(name) in _SAVED_SHARE,
+    figures=(Figures("kernels", "total_ns", named("(?i)align[12](?!\\d)|bluestein")),),
+    kernels=lambda name: bytes_at_once(name) in _SAVED_SHARE or bool(_BLUESTEIN.search(name)),
     without="with padded shapes",
 )

@@ -331,7 +331,8 @@ def with_shapes(blocks: int, threads: int, units: int = 132) -> Explanation:
     """Explain steps of 40 launches in a row, each with some blocks, and a product."""
     made = simulate([[*(Launch(90 * US, name="scan") for _ in range(40)), product(2 * MS)]], 6)[0]
     grid, block = np.ones_like(made.kernels.grid), np.ones_like(made.kernels.block)
-    grid[:, 0], block[:, 0] = blocks, threads
+    is_scan = made.kernels.end - made.kernels.start < 1 * MS
+    grid[:, 0], block[:, 0] = np.where(is_scan, blocks, 999), threads
     kernels = replace(made.kernels, grid=grid, block=block)
     inputs = inputs_of({0: replace(made, kernels=kernels)})
     return explain_run(replace(inputs, gpus={0: (Gpu(0, "NVIDIA H200", sm_count=units),)}))[0]
@@ -348,6 +349,35 @@ def test_launches_in_a_row_that_fill_little_of_the_gpu_could_be_one() -> None:
     assert not with_shapes(blocks=33, threads=64, units=0).shown()
     # A profile without shapes has blocks of one thread.
     assert not with_shapes(blocks=33, threads=1).shown()
+
+
+def test_a_long_launch_that_fills_little_of_the_gpu_could_have_more_blocks() -> None:
+    def explained_launch(ns: int) -> Explanation:
+        made = simulate([[Launch(ns, name="search"), Host(20 * US)]], 6)[0]
+        grid, block = np.ones_like(made.kernels.grid), np.ones_like(made.kernels.block)
+        grid[:, 0], block[:, 0] = 33, 256
+        inputs = inputs_of({0: replace(made, kernels=replace(made.kernels, grid=grid, block=block))})
+        return explain_run(replace(inputs, gpus={0: (Gpu(0, "NVIDIA H200", sm_count=132),)}))[0]
+
+    (first,) = explained_launch(3 * MS).shown()
+    assert (first.cause, first.confidence) == (Cause.UNFILLED_GPU, "low")
+    assert first.saving_ns == pytest.approx(3 * MS * 3 / 4, rel=0.02)
+    assert Cause.UNFILLED_GPU not in {one.cause for one in explained_launch(90 * US).findings}
+
+
+def test_sorting_costs_its_kernels_where_a_step_may_do_without_the_order() -> None:
+    sort = "void cub::detail::radix_sort::DeviceSegmentedRadixSortKernel<Policy, bool>"
+    reverse = "fill_reverse_indices_kernel(long *, int, IntDivider<unsigned int>)"
+    (first,) = explained(layers(Launch(500 * US, name=sort), Launch(100 * US, name=reverse))).shown()
+    assert (first.cause, first.confidence) == (Cause.SORTING, "low")
+    assert first.saving_ns == pytest.approx(LAYERS * 600 * US, rel=0.02)
+
+
+def test_fourier_transforms_of_lengths_with_large_prime_factors_could_be_padded() -> None:
+    (first,) = explained(layers(Launch(1 * MS, name="void multi_bluestein_fft<256, EPT<16>>"))).shown()
+    assert first.cause == Cause.SHAPE_INEFFICIENCY
+    assert "next_fast_len" in first.remedy
+    assert first.saving_ns == pytest.approx(LAYERS * 0.85 * MS, rel=0.02)
 
 
 def patches(

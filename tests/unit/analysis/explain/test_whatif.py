@@ -213,5 +213,7 @@ def test_a_capture_without_steps_is_replayed_as_one() -> None:
     with pytest.raises(HpcprofError, match=r"nothing can be replayed: no kernel is recorded on rank 0\.$"):
         predict(empty, [])
     timelines[0] = replace(only_ranges([], [(0, 9, "load", 0)]), origin=origin)
-    with pytest.raises(HpcprofError, match=r"on rank 0; record them \(nsys --trace=cuda\)\.$"):
+    with pytest.raises(
+        HpcprofError, match=r"the program used no GPU, or its work was not traced \(nsys --trace=cuda\)\.$"
+    ):
         predict(empty, [])
