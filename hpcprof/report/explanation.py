@@ -151,7 +151,7 @@ def _step_sentences(explanation: Explanation) -> list[str]:
         reasons = [visible(item.reason) for item in explanation.not_judged if item.what == CAUSES]
         unpriced = "Savings are unknown" if step.steps else "No step was found, so savings are unknown"
         reason = f"{': '.join([unpriced, *reasons])}."
-        sentences = [" ".join([reason, *_kernel_text(explanation, _judged_time(step))])]
+        sentences = [" ".join([reason, *_kernel_text(explanation)])]
     else:
         sentences = [*_timing(step, step.priced_ns)]
         if step.once:
@@ -270,12 +270,7 @@ def _no_price_text(explanation: Explanation) -> str:
         if reason in (NO_GPU, NOT_JOINED):
             return f"Nothing was found that surely shortens a step; {visible(reason)}."
         if reason.startswith(NO_LAUNCHES):
-            return " ".join(
-                [
-                    f"Savings are unknown: {visible(reason)}.",
-                    *_kernel_text(explanation, _judged_time(explanation.step)),
-                ]
-            )
+            return " ".join([f"Savings are unknown: {visible(reason)}.", *_kernel_text(explanation)])
         return f"No cause could be judged: {visible(reason)}."
     whole = _JUDGED_WORK if explanation.step.source == CAPTURE else "a step"
     is_complete = all(finding.cause != Cause.CAPTURE_INCOMPLETE for finding in explanation.shown())
@@ -290,15 +285,12 @@ def _no_price_text(explanation: Explanation) -> str:
     return " ".join([nothing, *kernel, *(f"But {reason}." for reason in lost)])
 
 
-def _judged_time(step: StepSummary) -> str:
-    return "a step" if step.steps else "the capture"
-
-
-def _kernel_text(explanation: Explanation, whole: str, *, in_step: bool = False) -> Iterator[str]:
+def _kernel_text(explanation: Explanation, whole: str = "", *, in_step: bool = False) -> Iterator[str]:
     """Yield a sentence on the kernel that takes most of ``whole``, and with ``in_step`` on its place."""
     kernel = explanation.step.kernel
     if kernel is None:
         return
+    whole = whole or ("a step" if explanation.step.steps else "the capture")
     text = f"{visible(kernel.name)} takes {kernel.share_pct:.0f} % of {whole}"
     if in_step and kernel.where:
         text += f", mostly in {visible(kernel.where)}"

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
-from functools import partial
+from itertools import chain
+from operator import itemgetter
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from hpcprof.analysis.collectives.clock_alignment import (
 from hpcprof.analysis.collectives.common_clock import Aligned, Alignment, RankClock, connect, with_ranks
 from hpcprof.analysis.collectives.pair_matching import MIN_WAIT_RATIO, Messages, align_messages
 from hpcprof.analysis.mpi.run_lists import NONE, RowWindow, RunLists
+from hpcprof.common.grouping import grouped
 from hpcprof.profiles.collective_operations import (
     ALIGNING,
     FROM_ROOT,
@@ -495,36 +497,30 @@ def aligned_by_mpi(
     aligned = with_ranks(together)
     if any(len(ranks) == len(lists.ranks) for ranks, _ in aligned):
         return aligned
-    pairs: dict[tuple[int, int], list[Messages]] = {}
-    for window in lists.windows():
-        for ranks, messages in _pairs(match_window(lists, window)):
-            pairs.setdefault(ranks, []).append(messages)
-    between: dict[tuple[int, int], list[Messages]] = {}
-    for ranks in sorted(pairs):
-        between.setdefault((min(ranks), max(ranks)), []).extend(pairs[ranks])
+    parts = (_pairs(match_window(lists, window)) for window in lists.windows())
+    pairs = sorted(chain.from_iterable(parts), key=itemgetter(0))
+    between = grouped(((min(ranks), max(ranks)), messages) for ranks, messages in pairs)
     aligned = with_ranks(together, align_messages(between))
-    parts = connect(aligned)
-    return aligned + [
-        (ranks, clocks)
-        for ranks, clocks in map(partial(_between_parts, parts), with_ranks(few))
-        if len(ranks) > 1
-    ]
+    return aligned + _between_parts(connect(aligned), with_ranks(few))
 
 
-def _between_parts(parts: Sequence[Alignment], few: Aligned) -> Aligned:
-    """Return the clocks of one rank of each part, the one that returns first: others may lack a core."""
-    ranks, clocks = few
-    aligned = {
+def _between_parts(parts: Sequence[Alignment], aligned: Sequence[Aligned]) -> list[Aligned]:
+    """Return clocks of one rank of each part, the first one to return: others may lack a core."""
+    clocks = {
         rank: (number, clock) for number, part in enumerate(parts) for rank, clock in part.clocks.items()
     }
-    first: dict[int, tuple[int, int]] = {}
-    for column, (rank, zero) in enumerate(zip(ranks, clocks.zero.tolist(), strict=True)):
-        number, clock = aligned.get(rank, (NONE - column, RankClock.shifted(0)))
-        moment = int(clock.to_common(np.array([zero]))[0])
-        first[number] = min((moment, column), first.get(number, (moment, column)))
-    columns = sorted(column for _, column in first.values())
-    zeros, error = clocks.zero[columns].tolist(), float(clocks.uncertainty[0])
-    return [ranks[column] for column in columns], one_clock(zeros, clocks.collectives, error)
+    between: list[Aligned] = []
+    for ranks, ends in aligned:
+        first: dict[int, tuple[int, int, int]] = {}
+        for rank, end in zip(ranks, ends.zero.tolist(), strict=True):
+            number, clock = clocks.get(rank, (NONE - rank, RankClock.shifted(0)))
+            moment = int(clock.to_common(np.array([end]))[0])
+            first[number] = min((moment, rank, end), first.get(number, (moment, rank, end)))
+        chosen = sorted((rank, end) for _, rank, end in first.values())
+        if len(chosen) > 1:
+            members, zeros = zip(*chosen, strict=True)
+            between.append((members, one_clock(zeros, ends.collectives, float(ends.uncertainty[0]))))
+    return between
 
 
 def _quickest_returns(ends: Ints) -> AlignedClocks:

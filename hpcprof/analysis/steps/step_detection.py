@@ -203,12 +203,8 @@ def common_step_range(candidates: Mapping[int, Sequence[StepCandidate]]) -> str:
         if source == LAUNCHES and sum(map(len, by_name.values())) < len(candidates):
             by_name = {}
         if source == MPI:
-            common = _common_sequence([*candidates.values()])
-            by_name = {
-                name: steps
-                for name, steps in by_name.items()
-                if name == common or name not in (OWN_SEQUENCE, OWN_LOOP)
-            }
+            for name in {OWN_SEQUENCE, OWN_LOOP} - {_common_sequence([*candidates.values()])}:
+                by_name.pop(name, None)
         if source == MPI and by_name:
             # A rank without messages between two collectives cannot tell them apart.
             made = Counter(
