@@ -17,7 +17,7 @@ from hpcprof.report.comparison import Comparison, in_a_sentence
 from hpcprof.report.formatting import format_value, metric_label
 from hpcprof.report.page.first_screen import Slice, patterned
 from hpcprof.report.page.page import render_page
-from hpcprof.report.page.page_tables import PageTable, analysis_table
+from hpcprof.report.page.page_tables import PageTable, page_table
 from hpcprof.report.terminal import reasons
 from hpcprof.results.across.across_runs import DIFFERENCES
 from hpcprof.results.store.store import Store
@@ -87,7 +87,7 @@ def _timeline(run: Run, store: Store) -> dict[str, Any] | None:
 
 def _table(analysis: Analysis, table: AnalysisTable) -> PageTable:
     pointer = f"hpcprof report RUN --analysis {analysis.name} --against RUN"
-    return analysis_table(analysis, table.rows, pointer, reasons(table))
+    return page_table(analysis.name, analysis.title, analysis.columns, table.rows, pointer, reasons(table))
 
 
 def metrics_table(compared: Comparison) -> PageTable:

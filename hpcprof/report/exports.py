@@ -8,7 +8,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from hpcprof.analysis.framework.declaration import Column, Kind
+from hpcprof.analysis.framework.declaration import columns
 from hpcprof.analysis.framework.outcome import AnalysisTable, Row
 from hpcprof.common.atomic import replacing
 from hpcprof.common.errors import HpcprofError, UsageError, writing
@@ -144,13 +144,6 @@ def _ranks_among(spans: Sequence[tuple[int, int]], ranks: Sequence[int], run: Ru
     return [rank for rank in ranks if not spans or any(first <= rank <= last for first, last in spans)]
 
 
-_REASON_COLUMNS = tuple(
-    Column(name, kind) for name, kind in (("rank", Kind.INT), ("analysis", Kind.TEXT), ("reason", Kind.TEXT))
-)
-
-_LOSS_COLUMNS = tuple(Column(name, Kind.TEXT) for name in ("analysis", "loss"))
-
-
 def export_tables(run: Run, store: Store, form: str, folder: Path) -> list[Path]:
     """Write one file per analysis, and files ``reasons`` and ``losses`` that explain what is missing.
 
@@ -166,9 +159,12 @@ def export_tables(run: Run, store: Store, form: str, folder: Path) -> list[Path]
     ]
     losses = [(name, sentence) for name, table in stored.items() for sentence in table.losses]
     tables = {**stored}
-    for name, columns, rows in (("reasons", _REASON_COLUMNS, reasons), ("losses", _LOSS_COLUMNS, losses)):
-        values = {column.name: [row[at] for row in rows] for at, column in enumerate(columns)}
-        tables[name] = AnalysisTable(values, declared=columns)
+    for name, rows, text in (
+        ("reasons", reasons, "rank analysis:text reason:text"),
+        ("losses", losses, "analysis:text loss:text"),
+    ):
+        values = {column.name: [row[at] for row in rows] for at, column in enumerate(columns(text))}
+        tables[name] = AnalysisTable(values, declared=columns(text))
     written = []
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from hpcprof.analysis.framework.declaration import Analysis, Column, Kind
+from hpcprof.analysis.framework.declaration import Column, Kind
 from hpcprof.analysis.framework.outcome import Row
 from hpcprof.common.units import counted
 from hpcprof.profiles.kernel_names import labels
@@ -37,31 +37,18 @@ def analysis_tables(name: str, contents: Contents) -> Iterator[PageTable]:
     """Yield an analysis of a run as a table of its page; of many ranks, as how they differ."""
     analysis, stored = contents.declared(name), contents.table(name)
     notes = [*contents.basis(name), *reasons(stored)]
+    pointer, title = contents.in_full(name), analysis.title
     if not spans_many_ranks(analysis, stored):
-        yield analysis_table(analysis, stored.rows, contents.in_full(name), notes)
+        yield page_table(name, title, analysis.columns, stored.rows, pointer, notes)
         return
     ranks = counted(len(stored.rows_by_rank), "rank")
     summary, rows = spread(analysis, stored)
-    all_rows = f"all {counted(stored.count, 'row')}: {contents.in_full(name)}"
-    yield analysis_table(
-        summary, rows, contents.in_full(name), [*notes, all_rows], f"{analysis.title} over {ranks}"
-    )
+    notes.append(f"all {counted(stored.count, 'row')}: {pointer}")
+    yield page_table(name, f"{title} over {ranks}", summary.columns, rows, pointer, notes)
     apart, rows = deviating(analysis, stored)
     if rows and not analysis.first_rank_only:
-        title = f"{analysis.title}: ranks that deviate most in {header(measure(analysis))}"
-        yield analysis_table(apart, rows, contents.in_full(name), (), title, f"{name}-deviating")
-
-
-def analysis_table(
-    analysis: Analysis,
-    rows: Sequence[Row],
-    pointer: str,
-    notes: Sequence[str] = (),
-    title: str = "",
-    name: str = "",
-) -> PageTable:
-    """Return rows of an analysis as a table of a page; ``pointer`` as for `page_table`."""
-    return page_table(name or analysis.name, title or analysis.title, analysis.columns, rows, pointer, notes)
+        title += f": ranks that deviate most in {header(measure(analysis))}"
+        yield page_table(f"{name}-deviating", title, apart.columns, rows, pointer)
 
 
 def page_table(

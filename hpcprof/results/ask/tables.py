@@ -72,7 +72,6 @@ class RunTables(Mapping[str, AnalysisTable]):
         self, run: Run, store: Store, executor: Executor = serially, threshold: float = COST_PCT
     ) -> None:
         self._run, self._store, self._executor, self._threshold = run, store, executor, threshold
-        self._notes: RunNotes | None = None
         self._tables: dict[str, AnalysisTable] = {}
 
     def table(self, name: str) -> AnalysisTable:
@@ -93,6 +92,11 @@ class RunTables(Mapping[str, AnalysisTable]):
                 table = replace(table, values={**table.values, "verdict": verdicts})
             self._tables[name] = table
         return self._tables[name]
+
+    @cached_property
+    def _notes(self) -> RunNotes:
+        """The gaps of the run. Reading them for all analyses takes no longer than for one."""
+        return self._store.notes(self._run.id)
 
     @cached_property
     def _step_set(self) -> Callable[[frozenset[StepRule]], StepSet] | None:
@@ -155,6 +159,7 @@ class RunTables(Mapping[str, AnalysisTable]):
             computed[rank] = tables
         if run_tables:
             computed[WHOLE_RUN] = _analyze_over_ranks(run, store, run_tables)
+        self.__dict__.pop("_notes", None)
         return computed
 
     def __getitem__(self, name: str) -> AnalysisTable:
@@ -174,11 +179,6 @@ class RunTables(Mapping[str, AnalysisTable]):
     def _stored_table(self, analysis: Analysis) -> AnalysisTable:
         name = analysis.name
         computed = self.complete([name])
-        if computed:
-            self._notes = None
-        elif self._tables and self._notes is None:
-            # Reading the notes of all analyses takes no longer than reading those of one.
-            self._notes = self._store.notes(self._run.id)
         table = self._store.table(self._run.id, name, notes=self._notes)
         for rank, tables in computed.items():
             # Rows that could not be stored are added here.

@@ -23,7 +23,7 @@ from hpcprof.profiles.timeline_parquet import RankEvents, overlaps_window
 from hpcprof.results.collect.kept_events import keep_timeline
 from hpcprof.results.collect.step_choice import StoredStepRanges, stored_step_ranges
 from hpcprof.results.collect.timelines import Timelines, find_timelines, profile_is_gone
-from hpcprof.results.store.rank_tables import kept_rows, kept_table
+from hpcprof.results.store.rank_tables import kept_table
 from hpcprof.results.store.run_communication import RunClocks
 from hpcprof.results.store.store import Store
 from hpcprof.results.store.tables import ProfileRow
@@ -74,7 +74,7 @@ def steps_of_ranks(events: Iterable[RankEvents]) -> dict[int, RankSteps]:
 def _steps_of_mpi(events: Iterable[RankEvents]) -> dict[int, RankSteps]:
     """Return the steps of ranks whose only events are MPI calls."""
     columns = ("scope", "start_ns", "end_ns")
-    rows = kept_rows(events, "mpi_regions", columns, lost={})
+    rows = kept_table(events, "mpi_regions", columns, lost={}).to_pandas(use_threads=False)
     rows = rows[rows["scope"] == "step"]
     return {
         int(rank): RankSteps(np.arange(len(part)), *(part[name].to_numpy(np.int64) for name in columns[1:]))

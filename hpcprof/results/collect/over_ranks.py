@@ -40,7 +40,7 @@ from hpcprof.profiles.timeline_parquet import RankEvents
 from hpcprof.results.collect.executors.interface import Executor, Lost, ResultT, TaskT, serially
 from hpcprof.results.collect.same_program import CollectiveCounts, collective_counts
 from hpcprof.results.store.mpi_links import LinkWriter
-from hpcprof.results.store.rank_tables import MPI_TABLES, has_mpi, kept_rows, kept_table
+from hpcprof.results.store.rank_tables import MPI_TABLES, has_mpi, kept_table
 from hpcprof.results.store.run_communication import (
     PartFile,
     RunCommunication,
@@ -52,6 +52,8 @@ from hpcprof.results.store.run_communication import (
 )
 
 if TYPE_CHECKING:  # the workers do without
+    import pandas as pd
+
     from hpcprof.results.store.store import Store
     from hpcprof.results.store.tables import ProfileRow
     from hpcprof.runs.directory import Run
@@ -316,7 +318,7 @@ def _mpi_lists(events: Mapping[int, RankEvents]) -> RunLists:
     lists = RunLists()
     for rank, rank_events in sorted(events.items()):
         if has_mpi(rank_events):
-            lists.add(rank, *(kept_rows([rank_events], name) for name in MPI_TABLES))
+            lists.add(rank, *(_frame([rank_events], name) for name in MPI_TABLES))
     return lists
 
 
@@ -327,7 +329,7 @@ def _mapped_over_mpi(
     nodes = {rank: profiles[rank].host for rank in sorted(events)}
     values: dict[str, list[Any]] = {}
     for name in _maps(Part.MPI):
-        regions = (kept_rows([events[rank]], _MPI_REGIONS) for rank in lists.ranks)
+        regions = (_frame([events[rank]], _MPI_REGIONS) for rank in lists.ranks)
         values[name] = [load(name)(lists, regions, matched.clocks.aligned, nodes)]
     return values
 
@@ -468,11 +470,16 @@ def _match(task: MatchTask) -> _Matched:
 
 def _communication(task: MatchTask) -> Communication:
     batches = (
-        kept_rows(task.events[at : at + _RANKS_AT_ONCE], _COLLECTIVES)
+        _frame(task.events[at : at + _RANKS_AT_ONCE], _COLLECTIVES)
         for at in range(0, len(task.events), _RANKS_AT_ONCE)
     )
     chosen = (task.communicators, task.exchanging, task.profiled)
     return communication(batches, *chosen, shares_clock=task.shares_clock)
+
+
+def _frame(events: Sequence[RankEvents], name: str) -> pd.DataFrame:
+    rows: pd.DataFrame = kept_table(events, name).to_pandas(use_threads=False)
+    return rows
 
 
 def _map_ranks(task: RankTask) -> dict[str, Any]:
@@ -483,7 +490,7 @@ def _map_ranks(task: RankTask) -> dict[str, Any]:
     waits = {rank: rank_wait for rank, rank_wait in waits_of_ranks if rank_wait is not None}
     values = {}
     for name, needs in _maps(Part.RANKS).items():
-        tables = {need: kept_rows(task.events, need) for need in needs}
+        tables = {need: _frame(task.events, need) for need in needs}
         values[name] = load(name)(tables, waits, task.clocks)
     return values
 

@@ -14,8 +14,6 @@ from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import StoreError
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from hpcprof.profiles.timeline_parquet import RankEvents
 
 ANALYSES_WITH_EVENTS: dict[str, Analysis] = {
@@ -76,14 +74,3 @@ def kept_table(
     whole = pa.concat_tables(tables.values()) if tables else schema.empty_table()
     ranks = np.repeat(np.array([*tables], np.int64), [len(rows) for rows in tables.values()])
     return whole.add_column(0, "rank", pa.array(ranks, pa.int64()))
-
-
-def kept_rows(
-    events: Iterable[RankEvents],
-    name: str,
-    columns: Sequence[str] | None = None,
-    lost: dict[int, StoreError] | None = None,
-) -> pd.DataFrame:
-    """Return the rows of `kept_table` as a DataFrame."""
-    rows: pd.DataFrame = kept_table(events, name, columns, lost).to_pandas(use_threads=False)
-    return rows

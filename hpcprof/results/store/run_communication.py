@@ -33,7 +33,7 @@ from hpcprof.profiles.timeline import Allocations, Ints, Timeline
 from hpcprof.profiles.timeline_parquet import RankEvents
 from hpcprof.results.store.mpi_links import FILE as MPI_FILE
 from hpcprof.results.store.mpi_links import calls_between, read_links
-from hpcprof.results.store.rank_tables import MPI_TABLES, has_mpi, kept_rows, kept_table
+from hpcprof.results.store.rank_tables import MPI_TABLES, has_mpi, kept_table
 
 VERSION = 3
 """Increased when matches or clocks are computed in another way, so that they are computed again."""
@@ -185,7 +185,7 @@ def _utc_zero(part: Alignment, utc: Mapping[int, int | None]) -> int | None:
 
 def first_steps(events: Mapping[int, RankEvents]) -> dict[int, int]:
     """Return the start of the first step of each rank that has steps, on its own clock."""
-    rows = kept_rows(events.values(), "step_parts", ["start_ns"], lost={})
+    rows = kept_table(events.values(), "step_parts", ["start_ns"], lost={}).to_pandas()
     first = rows.groupby("rank")["start_ns"].min()
     return dict(zip(first.index.tolist(), first.tolist(), strict=True))
 
