@@ -1,6 +1,7 @@
 """Class, family and operation of a kernel by its name: a table that users and plug-ins extend.
 
-Families of communication, and the keys of an entry, are in ``communication_families.yaml`` beside this file.
+Families of communication, and the keys of an entry, are in ``communication_families.yaml`` beside this file,
+and those of compute in ``compute_families.yaml``.
 The user's table, ``~/.config/hpcprof/kernel_classes.yaml``, is tried before, and then the families of
 plug-ins (the group of entry points ``hpcprof.kernel_families``).
 """
@@ -145,47 +146,9 @@ def classes_of(names: Ints, texts: NDArray[np.object_]) -> Ints:
 
 OTHER = "other"
 
-# Kernels that Inductor fuses are named after the operators that use their results too: it never is one of
-# these.
-_NOT_FUSED_PATTERN = r"^(?!triton_(?:poi|red|per)_).*?"
-
-# The order matters: a fused attention is also a product, and PyTorch copies with elementwise kernels. The
-# names are those of cuBLAS, cuDNN, CUTLASS, CUB, TensorRT-LLM, FBGEMM, of hipBLASLt (Cijk_…), MIOpen,
-# rocPRIM, Composable Kernel, AOTriton (attn_fwd, bwd_kernel_…), AITER (fmoe, mla, pa), PyTorch and Triton.
 _FAMILIES = tuple(
-    (family, re.compile(pattern, re.IGNORECASE))
-    for family, pattern in (
-        (
-            "attention",
-            _NOT_FUSED_PATTERN
-            + r"(?:fmha|flash|attention|\b(?:attn|sage)_(?:fwd|bwd)|\bbwd_(?:kernel_|preprocess)"
-            r"|(?<![a-z])(?:mla_|pa_(?:bf16|fp16|a16)))",
-        ),
-        ("convolution", _NOT_FUSED_PATTERN + r"(?:dgrad|wgrad|fprop|conv(?!ert)|winograd|scudnn)"),
-        (
-            "matrix product",
-            _NOT_FUSED_PATTERN
-            + r"(?:(?<!fb)gemm|nvjet|cutlass|splitkreduce|cublas|triton_mm|matmul|Cijk_|\bbmm_"
-            r"|fmoe|fused_moe)",
-        ),
-        (
-            "normalization",
-            r"layer_?norm|batch_?norm|\bbn_|group_?norm|rms_?norm|gammabeta|cuComputeGradInput|RowwiseMoments"
-            r"|Compute\w*(Gradients|Params)CUDA",
-        ),
-        ("softmax", r"soft_?max"),
-        ("reduction", r"reduce|reduction|\bsum_|triton_(red|per)_"),
-        ("sort and scan", r"radix|(?<!ten)sort|scan|unique|onesweep|partition_(kernel|config)|top_?k"),
-        (
-            "index",
-            r"gather|scatter|index_|index(Select|Func)|indexing|embedding|segment|compute_grad_weight|kv_?cache",
-        ),
-        ("copy", r"copy|transpose|nchwtonhwc|nhwctonchw|\bCatArray|\bim2d?2?col"),
-        (
-            "elementwise",
-            r"elementwise|multi_tensor_apply|dropout|triton_poi_|act_and_mul|quant|SubTensorOp|transform_(kernel|config)",
-        ),
-    )
+    (entry["family"], re.compile(entry["pattern"], re.IGNORECASE))
+    for entry in read_document(Path(__file__).with_name("compute_families.yaml"))
 )
 FAMILIES = (*(family for family, _ in _FAMILIES), OTHER)
 
