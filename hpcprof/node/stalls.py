@@ -22,6 +22,11 @@ _TICK = os.sysconf("SC_CLK_TCK")
 _MIN_PROGRESS_BYTES = 16384
 """Minimum bytes between two samples that count as progress."""
 
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_BOOT_CLOCK = 7  # time.CLOCK_BOOTTIME of Python 3.7
+_START_SECONDS = 10
+"""Time in which a process starts, and reads its libraries."""
+
 _BUSY_SHARE = 0.05
 """Minimum share of a CPU for a rank that may compute."""
 
@@ -170,16 +175,21 @@ def sample(local: Iterable[Process]) -> Sample:
     """Return the progress of each rank that has a process here.
 
     A tenth of the time for which they could run and had no CPU counts as CPU time: a program that starts on a
-    crowded node computes, though it gets little.
+    crowded node computes, though it gets little. What processes read to start is no progress, so a script
+    that asks for a server again and again makes none: a parent takes over what its children read, and the
+    faults of pages that each start takes.
     """
     ranks: Sample = {}
+    now = time.clock_gettime(_BOOT_CLOCK)
     for process in local:
         fields = process.text("stat").rpartition(") ")[2].split()
-        if process.rank is None or len(fields) < 15:
+        if process.rank is None or len(fields) < 20:
             continue
         queued = process.text("schedstat").split()
         ticks = sum(map(int, fields[11:15])) + (int(queued[1]) / 1e10 * _TICK if len(queued) > 1 else 0.0)
         moved = sum(map(int, re.findall(r"^[rw]char: (\d+)", process.text("io"), re.MULTILINE)))
+        moved -= int(fields[8]) * _PAGE_BYTES
+        moved = moved if now - int(fields[19]) / _TICK >= _START_SECONDS else 0
         state, progress = process.progress()
         # torchrun starts several programs here: one of them that waits makes no progress.
         ticks, moved = (0.0, 0) if state == "w" else (ticks, moved)

@@ -18,6 +18,7 @@ from hpcprof.node.stalls import (
     only_polls,
     progress_between,
     read,
+    sample,
 )
 
 RANK = RankSample("r", 5, 100.0, 1000)
@@ -38,6 +39,30 @@ def test_steps_and_data_are_progress_and_cpu_time_may_be(
     now: RankSample, moved: bool, busy: list[int]
 ) -> None:
     assert progress_between({0: RANK}, {0: now}, 10) == (moved, busy)
+
+
+class Recorded(Process):
+    """A process with the files of ``/proc`` that are given."""
+
+    def __init__(self, age: float, moved: int, child_faults: int = 0) -> None:
+        super().__init__(os.getpid(), {b"HPCPROF_RANK": b"0"})
+        began = (time.clock_gettime(time.CLOCK_BOOTTIME) - age) * os.sysconf("SC_CLK_TCK")
+        fields = [b"S", *[b"0"] * 7, b"%d" % child_faults, *[b"0"] * 10, b"%d" % began]
+        self.files = {"stat": b"1 (bash) " + b" ".join(fields), "io": b"rchar: %d\nwchar: 0\n" % moved}
+
+    def text(self, name: str) -> str:
+        return self.files.get(name, b"").decode()
+
+    def progress(self) -> tuple[str, int]:
+        return "", 0
+
+
+def test_a_script_that_asks_for_a_server_again_and_again_makes_no_progress() -> None:
+    """What curl reads to start, some 50 KB with 600 faults of pages, counts for the script in the end."""
+    began, later = [Recorded(60, 500_000, 6_000)], [Recorded(70, 980_000, 12_500), Recorded(0.1, 48_000)]
+    assert progress_between(sample(began), sample(later), 10) == (False, [])
+    copied = [Recorded(70, 54_000_000, 8_000)]
+    assert progress_between(sample(began), sample(copied), 10) == (True, [])
 
 
 def test_a_clock_that_is_set_forward_is_no_stall(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
