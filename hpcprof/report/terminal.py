@@ -77,16 +77,16 @@ def _losses(contents: Contents) -> Iterator[RenderableType]:
 
 
 def _head_of_report(contents: Contents, width: int) -> Iterator[RenderableType]:
-    """Yield the facts of a run, the account of its step, and what failed."""
+    """Yield the facts of a run, the account of its step, and what failed, in the order of a job."""
     run, *other_facts = facts(contents)
     yield from _labelled_facts([run], width)
     yield from _accounts(accounts_of_steps(contents), width)
     yield from _labelled_facts(other_facts, width)
+    for warning in contents.warnings:
+        yield Text(f"\n{warning}", style="yellow")
     for failure in contents.failures[:MAX_FAILURES]:
         yield Text(f"\n{failure}", style="bold red")
         yield from (Text(f"  {line}") for line in failure.last_lines)
-    for warning in contents.warnings:
-        yield Text(f"\n{warning}", style="yellow")
 
 
 def _tables(contents: Contents, width: int) -> Iterator[RenderableType]:

@@ -7,10 +7,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from hpcprof.analysis.framework.outcome import AnalysisTable, Row
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.report.contents import Contents, gather, sample_sizes
+from hpcprof.report.terminal import full_report
 from hpcprof.results.store.store import open_store
 from hpcprof.runs.directory import Run
 from hpcprof.submit.schedulers.base import JobState, JobStatus
@@ -100,4 +102,9 @@ def test_a_report_says_why_the_launcher_of_a_run_that_failed_started_no_rank(
     unstarted = "no rank was started: the launcher refused an option (srun: unrecognized option '--foo')"
     failed = gather(run, store, JobStatus(JobState.FAILED, "exit code 255", 255))
     assert failed.warnings[:2] == ["module load mpich failed", unstarted]
+    page = Console(width=200)
+    with page.capture() as printed:
+        page.print(full_report(failed, 200))
+    told = ("module load mpich failed", unstarted, "rank 0: was not started")
+    assert [text for text in printed.get().splitlines() if text in told] == [*told]
     assert unstarted not in gather(run, store, JobStatus(JobState.RUNNING)).warnings
