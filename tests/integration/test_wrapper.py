@@ -776,8 +776,12 @@ def test_a_program_gets_the_exported_functions_that_dash_would_drop(profiler: st
     (tools / "ncu").chmod(0o755)
     asked = job(nodes=1, ranks_per_node=1, profiler=profiler, arguments=["bash", "-c", "module load gcc"])
     shell = {"BASH_FUNC_module%%": '() { echo "module: $*"\n}', "PATH": f"{tools}:{os.environ['PATH']}"}
-    assert start_job(tmp_path, asked, [], **shell).wait() == 0
+    (tmp_path / "own.bash").write_text(f'echo "$0" >>{tmp_path}/began\n')
+    assert start_job(tmp_path, asked, [], **shell, BASH_ENV=f"{tmp_path}/own.bash").wait() == 0
     assert (tmp_path / "logs/rank00000.out").read_text() == "module: load gcc\n"
+    # The user's start-up file, as that of Lmod, is for the job's script and for the program.
+    began = {Path(line).name for line in (tmp_path / "began").read_text().splitlines()}
+    assert began == {"job.sh", "bash", *(["ncu"] if profiler == "ncu" else [])}
 
 
 @pytest.mark.parametrize("launch", [[], ["env", "PMI_RANK=0", "PMI_SIZE=1"]])

@@ -50,6 +50,7 @@ _FAULT_CODES = {
 
 _NO_SPACE = ("full_disk", "full_disk_error")
 _ABORTS = ("mpich_abort", "open_mpi_abort")
+_TIMEOUTS = ("gloo_timeout", "nccl_watchdog")
 _LOST_NODE_PATTERNS = ("slurm_node", "open_mpi_node")
 """The names of patterns, see ``failure_patterns.yaml``."""
 
@@ -64,6 +65,7 @@ _JOB_ERRORS = 200
 _TERMINATED = _SIGNAL_BASE + signal.SIGTERM
 _KILLED_CODES = {_TERMINATED, _SIGNAL_BASE + signal.SIGKILL}
 _KILLED_NOTE = "left no exit code (it was killed)"
+_MISSED_NOTE = "left no exit code, though its job ended with 0"
 _ENDING_SECONDS = 60.0
 """Maximum time that a job takes to end, in seconds: exceptions in it may be due to that."""
 _LOADER = "data_loader"
@@ -94,7 +96,7 @@ class RankFailure:
     cause: FailureCause | None = None
     """The reason that the exception, the kernel or its last lines tell."""
     before: str = ""
-    """The ranks that had ended before as if all were well, if that may be the reason."""
+    """The ranks that it missed: they had ended before as if all were well, or did not wait as most did."""
 
     def __str__(self) -> str:
         code = self.how or f"exit code {self.exit_code}"
@@ -190,7 +192,7 @@ def failed_ranks(run: Run) -> list[RankFailure]:
             return lost or "left no exit code, as no space was left for it"
         if culprit is not None:
             return f"was ended with rank {culprit}"
-        return "left no exit code, though its job ended with 0" if ended_well else _KILLED_NOTE
+        return _MISSED_NOTE if ended_well else _KILLED_NOTE
 
     explained = [
         *([first if first.exception else replace(first, how=aborts.get(first.rank, ""))] if first else []),
@@ -240,15 +242,19 @@ def _culprit_first(run: Run, failures: list[RankFailure], lost: str = "") -> lis
         return failures
     culprits = [failure for failure in failures if failure.has_own_fault or (lost and failure.how == lost)]
     if not culprits:
-        return [_with_earlier_ends(run, failures[0]), *failures[1:]]
+        return [_with_absent_ranks(run, failures), *failures[1:]]
     culprit = min(culprits, key=lambda failure: failure.exception.time if failure.exception else 0.0)
     consequences = [replace(failure, first=False) for failure in failures if failure is not culprit]
     return [replace(culprit, first=failures[0].noticed_another), *consequences]
 
 
-def _with_earlier_ends(run: Run, failure: RankFailure) -> RankFailure:
-    """Add which ranks had ended before with exit code 0: others notice it, and launchers of MPI kill them."""
-    state, codes = run.path / "state", run.rank_exit_codes().items()
+def _with_absent_ranks(run: Run, failures: Sequence[RankFailure]) -> RankFailure:
+    """Add to the first failure the ranks that it missed, if that is all that it noticed, or it was killed.
+
+    Those that had ended before with exit code 0: launchers of MPI then kill the others. Where most ranks
+    waited in vain, those that did not.
+    """
+    failure, state, codes = failures[0], run.path / "state", run.rank_exit_codes().items()
     names = (f"rank{failure.rank:05d}.{kind}" for kind in ("exception", "exit"))
     moment = next(filter(None, (modification_time(state / name) for name in names)), float("inf"))
     ended = [
@@ -256,8 +262,12 @@ def _with_earlier_ends(run: Run, failure: RankFailure) -> RankFailure:
         for rank, code in codes
         if code == 0 and modification_time(state / f"rank{rank:05d}.exit") < moment
     ]
+    waited = {other.rank for other in failures if other.cause and other.cause.name in _TIMEOUTS}
+    absent = [other.rank for other in failures if other.rank not in waited]
     sentence = f"{named_ranks(ended)} had ended before, with exit code 0" if ended else ""
-    killed = failure.how == _KILLED_NOTE or failure.exit_code in _KILLED_CODES
+    if failure.rank in waited and not ended and 0 < len(absent) <= len(waited):
+        sentence = f"{named_ranks(absent)} reported no such wait"
+    killed = failure.how in (_KILLED_NOTE, _MISSED_NOTE) or failure.exit_code in _KILLED_CODES
     return replace(failure, before=sentence) if failure.noticed_another or killed else failure
 
 
@@ -265,6 +275,13 @@ def _starts_ranks(run: Run) -> bool:
     """Return whether job.sh has begun and starts ranks by the wrapper, whose files tell how they ended."""
     # If the script is gone, hpcprof made it.
     return WRAPPER in (run.script or WRAPPER) and run.state_file("started") is not None
+
+
+def unended_ranks(run: Run) -> list[int]:
+    """Return the ranks that began and left no exit code."""
+    return sorted(
+        _started_ranks(run) - _ranks_of_files(run.path / "state", "exit") if _starts_ranks(run) else ()
+    )
 
 
 def _started_ranks(run: Run) -> set[int]:

@@ -17,7 +17,7 @@ from hpcprof.runs.directory import Run
 from hpcprof.runs.intent import read_intent
 from hpcprof.submit.jobs.walltime import format_walltime
 from hpcprof.submit.runs.failure_causes import Where, find_cause
-from hpcprof.submit.runs.failures import job_output
+from hpcprof.submit.runs.failures import job_output, unended_ranks
 from hpcprof.submit.schedulers.base import CANCELLED_FILE, JobState, JobStatus, Record
 
 GRACE_SECONDS = 30.0
@@ -152,7 +152,10 @@ def _finished_status(run: Run) -> JobStatus | None:
         return None
     written = _end_in_output(run) or (None if finished.exit_code else _end_in_output(run, "job_success"))
     if written is None:
-        return finished
+        # MPI's launchers end with the code of MPI_Abort, and with 0 where a rank left before MPI_Finalize.
+        killed = finished.exit_code == 0 and unended_ranks(run)
+        reason = "its launcher ended with 0, but not all ranks ended"
+        return JobStatus(JobState.FAILED, reason, 0, provisional=True) if killed else finished
     if finished.exit_code == 0 and written.state is not JobState.FAILED:
         # It saved and ended well, as in the grace time of a preemption, or before the limit.
         limited = run.state_file("warned") is not None

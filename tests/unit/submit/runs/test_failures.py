@@ -232,6 +232,19 @@ def test_a_rank_that_ended_early_as_if_all_were_well_is_named_by_the_one_that_no
     )
 
 
+def test_a_rank_that_did_not_wait_is_named_where_the_others_timed_out(tmp_path: Path) -> None:
+    run = make_run(tmp_path, ranks=3)
+    waited = (RECORDED / "gloo_timeout.txt").read_text().removeprefix("RuntimeError: ")
+    for rank, code in enumerate((143, 1, 1)):
+        (tmp_path / f"state/rank{rank:05d}.exit").write_text(f"{code}\n")
+    note_exception(run, 1, "RuntimeError", waited)
+    assert "reported no such wait" not in str(failed_ranks(run)[0])
+    note_exception(run, 2, "RuntimeError", waited)
+    assert str(failed_ranks(run)[0]).endswith("in a collective); rank 0 reported no such wait")
+    note_exception(run, 0, "RuntimeError", waited)
+    assert str(failed_ranks(run)[0]).endswith("for another rank in a collective)")
+
+
 def test_a_rank_that_left_mpi_early_is_named_beside_those_that_the_launcher_killed(tmp_path: Path) -> None:
     run = make_run(tmp_path, ranks=3)
     for rank in (0, 1):

@@ -80,6 +80,26 @@ def test_a_finished_file_that_tells_of_a_failure_comes_before_the_schedulers_suc
     assert (present.state, present.reason, present.exit_code) == (JobState.FAILED, "exit code 3", 3)
 
 
+def test_a_job_has_failed_if_its_launcher_says_success_of_ranks_that_it_killed(make_run: MakeRun) -> None:
+    run = make_run(started="now", finished="0")
+    assert run.manifest is not None
+    two_ranks = msgspec.structs.replace(run.manifest.job, ranks_per_node=2)
+    run = Run(run.id, run.path, msgspec.structs.replace(run.manifest, job=two_ranks))
+    (run.path / "logs").mkdir()
+    (run.path / "logs/rank00000.out").touch()
+    (run.path / "state/rank00001.exit").write_text("0\n")
+    status = status_from_record(run, ENDED)
+    assert (status.state, status.exit_code, status.provisional) == (JobState.FAILED, 0, True)
+    keep_verdict(run, status)
+    assert describe_status(run, status) == (
+        "its launcher ended with 0, but not all ranks ended; rank 0: left no exit code, "
+        "though its job ended with 0; rank 1 had ended before, with exit code 0"
+    )
+    # Another machine may see the files of ranks late.
+    (run.path / "state/rank00000.exit").write_text("0\n")
+    assert status_from_record(run, ENDED).state is JobState.COMPLETED
+
+
 def test_a_finished_file_does_not_make_a_failure_a_success(make_run: MakeRun) -> None:
     present = status_from_record(make_run(finished="0"), Record(JobState.FAILED, "a node of the job failed"))
     assert (present.state, present.reason) == (JobState.FAILED, "a node of the job failed")

@@ -140,7 +140,7 @@ def test_one_mpirun_starts_one_process_group_over_all_workers() -> None:
     launches = [line for line in script.splitlines() if line.startswith("run_ranks mpirun ")]
     assert len(launches) == 1
     assert " -n 16 --map-by ppr:8:node " in launches[0]
-    assert script.count('"$shell" "$run_dir/wrapper.sh"') == 1
+    assert script.count('"$shell" ${private:+-p} "$run_dir/wrapper.sh"') == 1
 
 
 def test_the_environment_of_the_site_is_passed_on_to_the_other_pods(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_nothing_outside_the_scripts_waits_for_a_shell_to_be_replaced() -> None:
     assert "${" not in json.dumps(job)
 
 
-@given(arguments=st.lists(hostile, max_size=4), name=hostile.filter(bool))
+@given(arguments=st.lists(hostile.filter(lambda word: word != ":"), max_size=4), name=hostile.filter(bool))
 @example(arguments=["a b", "'", '"', "$(touch /tmp/x)", "a\nb", "", "\\", "{{ x }}"], name="# - : {")
 @example(arguments=["\x85", "\u2028", "\ufeff", "\x7f", "\U0001f600", "\t", "\x01", "\r\n"], name="no\u2029")
 @settings(max_examples=8)
