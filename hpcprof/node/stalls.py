@@ -175,9 +175,9 @@ def sample(local: Iterable[Process]) -> Sample:
     """Return the progress of each rank that has a process here.
 
     A tenth of the time for which they could run and had no CPU counts as CPU time: a program that starts on a
-    crowded node computes, though it gets little. What processes read to start is no progress, so a script
-    that asks for a server again and again makes none: a parent takes over what its children read, and the
-    faults of pages that each start takes.
+    crowded node computes, though it gets little. The start of a process moves no data, so a script that asks
+    for a server again and again makes no progress: a parent takes over the bytes that its children read, and
+    the faults of pages that each start takes.
     """
     ranks: Sample = {}
     now = time.clock_gettime(_BOOT_CLOCK)

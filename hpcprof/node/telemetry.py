@@ -420,12 +420,8 @@ class FileSystems:
                 yield name + " io_calls", sum(map(int, calls)) if calls else None
 
 
-_INT, _UNSIGNED, _LONG_INT, _UNSIGNED_LONG = (
-    ctypes.c_int,
-    ctypes.c_uint,
-    ctypes.c_longlong,
-    ctypes.c_ulonglong,
-)
+_INT, _UNSIGNED = ctypes.c_int, ctypes.c_uint
+_LONG_INT, _UNSIGNED_LONG = ctypes.c_longlong, ctypes.c_ulonglong
 
 
 class _Utilization(ctypes.Structure):

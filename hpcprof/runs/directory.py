@@ -496,12 +496,13 @@ def log_files(run: Run, rank: int | None = None) -> list[Path]:
     names = ("job", "rank00000") if rank is None else (f"rank{rank:05d}",)
     present = []
     for name in names:
-        folder = (run.path if name == "job" else run.outputs()) / "logs"
-        output = [path for path in (folder / f"{name}.out", folder / f"{name}.err") if path.is_file()]
-        profiler_log = folder / f"{name}.profiler"
-        present += output or ([profiler_log] if profiler_log.is_file() else [])
+        logs = (run.path if name == "job" else run.outputs()) / "logs"
+        # The profiler's log, or what job.sh has copied there where PBS brings its output at the end.
+        instead = run.path / "state/job.err" if name == "job" else logs / f"{name}.profiler"
+        output = [path for path in (logs / f"{name}.out", logs / f"{name}.err") if path.is_file()]
+        present += output or ([instead] if instead.is_file() else [])
     if not present:
-        raise UsageError(f"{folder} has no logs of {' or '.join(names)}.")
+        raise UsageError(f"{logs} has no logs of {' or '.join(names)}.")
     return present
 
 

@@ -487,16 +487,10 @@ def _notes_places(run: Run) -> bool:
 
 def completion_warnings(run: Run) -> list[str]:
     """Return the losses and hidden failures of a completed run, as sentences without a full stop."""
-    sentences = (_lost_process(run), hidden_failure(run), nothing_recorded(run), ranks_apart(run))
-    return [*preparation_failures(run), *filter(None, sentences)]
-
-
-def _lost_process(run: Run) -> str:
-    """Return that the kernel killed a process of ranks with exit code 0 for lack of memory; empty if not."""
     causes = ((rank, memory_cause(run, rank)) for rank in run.rank_notes("oom"))
-    return next(
-        (f"{cause.meaning}; rank {rank} ended with exit code 0" for rank, cause in causes if cause), ""
-    )
+    killed = [f"{cause.meaning}; rank {rank} ended with exit code 0" for rank, cause in causes if cause]
+    sentences = (*killed[:1], hidden_failure(run), nothing_recorded(run), ranks_apart(run))
+    return [*preparation_failures(run), *filter(None, sentences)]
 
 
 def hidden_failure(run: Run) -> str:

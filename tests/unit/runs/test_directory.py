@@ -131,6 +131,16 @@ def test_the_logs_of_a_rank_are_those_of_its_program_or_the_profilers_if_that_ne
     assert log_files(run, 2) == [logs / "rank00002.out", logs / "rank00002.err"]
 
 
+def test_the_log_of_a_job_that_pbs_has_not_brought_yet_is_the_copy_that_the_job_keeps(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "state/job.err").touch()
+    run = Run("r", tmp_path)
+    assert log_files(run) == [tmp_path / "state/job.err"]
+    (tmp_path / "logs/job.err").touch()
+    assert log_files(run) == [tmp_path / "logs/job.err"]
+
+
 def submitted(runs: Path, run_id: str) -> Path:
     """Make the directory of a run, and return its manifest."""
     job = Job(name="t", site="local", workload=None, arguments=["true"], directory="/")
