@@ -15,6 +15,7 @@ from hpcprof.analysis.explain.explanation import (
     Earlier,
     Finding,
     NotJudged,
+    StepAlone,
 )
 from hpcprof.analysis.explain.findings import MUCH_SLOWER, Judged
 from hpcprof.analysis.explain.inputs import ExplainInputs
@@ -194,8 +195,7 @@ def without_profiler_cost(
         place = f" in {shortened(where)}" if where not in ("", CAPTURE) else ""
         seems = f"it seems to cost {format_ns(item.saving)} of a step{place}"
         if item.saving - interval.by_profiler < least_saving <= item.saving:
-            reason = f"{seems}, but the profiler, which slows the host, may be the reason"
-            doubts.append(NotJudged(cause, f"{reason}: compare with steps that are not profiled"))
+            doubts.append(_doubt_of_profiler(cause, seems))
             continue
         certain.append(item)
         unsure = item.saving >= least_saving and interval.low < least_bound
@@ -209,6 +209,29 @@ def without_profiler_cost(
                 )
             )
     return certain, doubts
+
+
+def without_profiler_drift(
+    findings: Sequence[Finding], alone: StepAlone | None, elapsed: int | None
+) -> tuple[list[Finding], list[NotJudged]]:
+    """Return the findings, and as a doubt a drift of the steps that may be no more than the profiler added.
+
+    ``elapsed`` is the recorded step in ns.
+    """
+    added = elapsed - alone.low if alone and elapsed else 0
+    doubtful = [
+        item for item in findings if item.cause == Cause.STEP_DRIFT and (item.saving_low_ns or 0) <= added
+    ]
+    doubts = [
+        _doubt_of_profiler(item.cause, f"it seems to cost {format_ns(item.saving_ns or 0)} of a step")
+        for item in doubtful
+    ]
+    return [item for item in findings if item not in doubtful], doubts
+
+
+def _doubt_of_profiler(cause: str, seems: str) -> NotJudged:
+    reason = f"{seems}, but the profiler, which slows the host, may be the reason"
+    return NotJudged(cause, f"{reason}: compare with steps that are not profiled")
 
 
 def only_hidden(hiding: Sequence[Finding], findings: Sequence[Finding], elapsed: int) -> list[Finding]:

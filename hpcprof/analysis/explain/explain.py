@@ -30,6 +30,7 @@ from hpcprof.analysis.explain.arrangement import (
     usual_confidence,
     with_certain_interval,
     without_profiler_cost,
+    without_profiler_drift,
 )
 from hpcprof.analysis.explain.cause import Cause, Stack, Trait, for_device, has_trait
 from hpcprof.analysis.explain.culprits import with_culprits
@@ -209,6 +210,7 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     held_up = scene.mpi.held_up if is_mpi and scene.mpi else 0.0
     rare = [finding for finding in findings if is_mpi and (is_rare(finding) or is_held_up(finding, held_up))]
     findings = [finding for finding in findings if finding not in rare]
+    findings, drifts_by_profiler = without_profiler_drift(findings, share.alone, elapsed)
     unknown = {Trait.LIKE_WAITING} if inputs.coverage or built.loose_ranks else set()
     cost = min(CALL_COST_NS.get(built.profiler, 0), MPI_CALL_COST_NS if is_mpi else sys.maxsize)
     judged = [candidate for candidate in scene.candidates() if not candidate.has(*unknown)]
@@ -223,6 +225,7 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     usual = usual_confidence(inputs, built, error)
     doubts = [
         *share.doubts,
+        *drifts_by_profiler,
         *(
             NotJudged(f"kind {kind} of the steps", "none of them is among those that are replayed")
             for kind in absent

@@ -7,8 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hpcprof.analysis.explain.arrangement import only_hidden, order_findings, with_certain_interval
+from hpcprof.analysis.explain.arrangement import (
+    only_hidden,
+    order_findings,
+    with_certain_interval,
+    without_profiler_drift,
+)
 from hpcprof.analysis.explain.cause import Cause
+from hpcprof.analysis.explain.explanation import MEASURED, StepAlone
 from hpcprof.analysis.explain.findings import Judged
 from hpcprof.analysis.explain.intervals import Interval
 from tests.unit.explanations import MS, finding
@@ -29,6 +35,17 @@ def test_a_cost_for_which_the_gpu_waits_is_not_told_to_be_hidden() -> None:
     assert only_hidden([waited, behind, behind], [], 100 * MS) == [behind]
     assert only_hidden([waited], [], 1_000 * MS) == [waited]
     assert only_hidden([behind], [replace(behind, saving_ns=9)], 100 * MS) == []
+
+
+def test_a_drift_that_the_profiler_may_have_caused_is_no_finding() -> None:
+    """Steps of GPT-2 took 70 ms while recorded, then 80, and 66 without the profiler."""
+    drift, work = finding(9, 7, cause=Cause.STEP_DRIFT), finding(4)
+    alone = StepAlone(66 * MS, 65 * MS, 67 * MS, MEASURED)
+    judged, (doubt,) = without_profiler_drift([drift, work], alone, 78 * MS)
+    assert judged == [work]
+    assert doubt.what == Cause.STEP_DRIFT and "the profiler, which slows the host" in doubt.reason
+    for step_alone, elapsed in ((alone, 71 * MS), (None, 78 * MS), (alone, None)):
+        assert without_profiler_drift([drift, work], step_alone, elapsed) == ([drift, work], [])
 
 
 def test_no_saving_and_no_interval_ends_beyond_the_step() -> None:
