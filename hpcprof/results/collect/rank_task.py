@@ -200,9 +200,11 @@ def _analyze(task: ProfileTask) -> ProfileResults | Unchanged | WithoutSteps:
         tables |= map(analyze, [analysis for analysis in _RANK_ANALYSES if analysis.name not in tables])
     if events is not None and timeline is not None:
         _keep_tables(task, events, timeline, tables, with_timeline=task.keeps_timeline and not warnings)
-    # Rows that are kept with the events are not in the database.
+    # Rows that are kept with the events are not in the database, which has the declared columns.
     stored = {
-        name: replace(table, values={}) if ANALYSES[name].policy is Policy.WITH_EVENTS else table
+        name: replace(
+            table, declared=(), values={} if ANALYSES[name].policy is Policy.WITH_EVENTS else table.values
+        )
         for name, table in tables.items()
     }
     return ProfileResults(sha256, size, profile.origin, stored, _losses(profile, task), warnings)

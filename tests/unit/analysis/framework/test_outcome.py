@@ -6,7 +6,15 @@ import numpy as np
 import pandas as pd
 
 from hpcprof.analysis.framework.declaration import Analysis, Scope, columns
-from hpcprof.analysis.framework.outcome import Outcome, Values, columns_of, in_declared_columns
+from hpcprof.analysis.framework.outcome import (
+    Outcome,
+    Values,
+    columns_of,
+    data_frame,
+    in_declared_columns,
+    joined_tables,
+    no_rows,
+)
 
 
 def test_rows_are_sorted_as_declared_and_equal_ones_keep_their_order() -> None:
@@ -32,3 +40,16 @@ def test_columns_without_rows_are_those_that_are_declared() -> None:
     analysis = Analysis("sizes", "Sizes", Scope.RUN, columns("a b:float"), "a:b")
     found = in_declared_columns(Outcome(columns_of([]), "why"), analysis)
     assert (found.count, [*found.frame.columns], found.columns) == (0, ["a", "b"], {"a": [], "b": []})
+
+
+def test_tables_of_ranks_are_joined_and_keep_whole_numbers_beside_what_is_missing() -> None:
+    analysis = Analysis("sizes", "Sizes", Scope.RANK, columns("rank a b:float c:text"), "a:b")
+    largest = 2**63 - 1
+    rows: dict[str, Values] = {"a": [largest, None], "b": np.array([np.nan, 0.5]), "c": ["x", None]}
+    joined = joined_tables(
+        [in_declared_columns(Outcome(rows), analysis, 0), in_declared_columns(no_rows("why"), analysis, 1)]
+    )
+    assert joined.columns == {"rank": [0, 0], "a": [largest, None], "b": [None, 0.5], "c": ["x", None]}
+    assert joined.reasons == {1: "why"}
+    assert joined.arrow().to_pylist() == joined.rows
+    assert data_frame(joined.declared, joined.values, exact=True)["a"].tolist() == [largest, pd.NA]
