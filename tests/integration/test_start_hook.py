@@ -207,6 +207,12 @@ def test_an_exception_is_noted_beside_a_json_of_the_programs_own(place: Path) ->
     )
 
 
+def test_a_script_that_is_no_python_is_noted_with_its_line(place: Path) -> None:
+    runs_alike(place, "print(1\n", ["program.py"])
+    note = json.loads((place / "run/state/rank00000.exception").read_text())
+    assert (note["type"], note["where"]["function"]) == ("SyntaxError", "<module>")
+
+
 def test_the_start_of_python_is_read_by_every_version_and_notes_one_that_gets_no_hook(place: Path) -> None:
     text = (place / "run/hook/sitecustomize.py").read_text()
     ast.parse(text, feature_version=(3, 4))
