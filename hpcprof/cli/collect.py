@@ -408,11 +408,14 @@ def collect_and_report(
     if is_unprofiled(run, store) and not profiles_of(run):
         collect(run, store, program=program)
         parts = "nodes, memory and files" if run.manifest is not None else "files"
-        remark = f"its {parts} were collected" if store.has_run(run.id) else "nothing to collect"
-        live_steps = "" if aside else f"; {describe_live_steps(run) or 'no step times were noted'}"
+        remark = f"its {parts} were collected" if store.has_run(run.id) else ""
         is_complete = run.manifest is None or not run.manifest.job.profiled_ranks
-        why = "" if aside else f"{unprofiled_sentence(run)}; "  # else the report says why
-        echo(f"{run.id}: {why}{remark}{live_steps}", err=aside or not is_complete)
+        # The report says why, and shows the steps.
+        remarks = (remark,) if aside else (unprofiled_sentence(run), remark, describe_live_steps(run))
+        echo(
+            f"{run.id}: {'; '.join(filter(None, remarks)) or 'nothing to collect'}",
+            err=aside or not is_complete,
+        )
         return is_complete
     jobs = cpus or usable_cpus()
     with (

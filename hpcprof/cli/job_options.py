@@ -103,7 +103,7 @@ def _pairs(context: click.Context, parameter: click.Parameter, texts: tuple[str,
 def show_remarks(site: Site, jobs: Sequence[Job], runs_directory: Path, *, here: bool = False) -> None:
     """Print the remarks on jobs before they are submitted, one line each, on standard error.
 
-    Facts that are second hand, and a folder of runs that nodes may not see, are told once a day. Jobs that
+    Facts that are not verified, and a folder of runs that nodes may not see, are told once a day. Jobs that
     start ``here`` have the environment of this shell, and their first node has its folders.
     """
     from hpcprof.common.daily import is_due

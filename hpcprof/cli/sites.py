@@ -25,7 +25,7 @@ def command() -> None:
 
 @command.command("list", epilog=examples("hpcprof sites list"))
 def list_() -> None:
-    """List the sites for --site; the facts about unverified sites are second hand."""
+    """List the sites for --site; the facts about unverified ones come from others."""
     rows = []
     for name, path in site_files().items():
         site = load_site_file(path)

@@ -67,7 +67,8 @@ def show_what_fits(columns: Mapping[str, Sequence[str]], order: Sequence[str], s
     visible_names: set[str] = set()
     for name in order:
         # A less important column with one value in several rows would only take room from the shortened one.
-        if is_narrow and shortened in visible_names and len({*columns[name]}) == 1 < len(columns[name]):
+        is_constant = shortened in visible_names and len({*columns[name]}) == 1 < len(columns[name])
+        if is_narrow and (is_constant or {*columns[name]} == {"–"}):
             continue
         if name == shortened:
             least[name] = max(least[name], min(needed[name], _LEFT_WIDTH, free_width - _COLUMN_GAP))

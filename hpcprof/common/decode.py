@@ -72,7 +72,9 @@ def _explain(
         text = text.replace(f"`{name}`", plain)
     value_text = f" = {value!r}" if path and not isinstance(value, (dict, list)) else ""
     place = ("a key under " if match and match["key"] else "") + (path or "the file")
-    return UsageError(f"{where}: {place}{value_text}: {text[:1].lower()}{text[1:].replace('`', '')}.")
+    is_text = isinstance(value, str) and text.startswith("Expected a list")
+    advice = f": write [{', '.join(str(value).split())}]" if is_text else ""
+    return UsageError(f"{where}: {place}{value_text}: {text[:1].lower()}{text[1:].replace('`', '')}{advice}.")
 
 
 def _steps(path: str) -> list[str]:

@@ -202,9 +202,9 @@ def execution_queue(job: Job, site: Site) -> str:
 
 
 def unverified_facts(site: Site) -> str:
-    """Return a sentence without a full stop if the facts about a site are second hand; empty otherwise."""
+    """Return a sentence without a full stop if the facts about a site are not verified; empty otherwise."""
     source = f": {site.source}" if site.source else ""
-    return "" if site.verified else f"the facts about site {site.name} are second hand{source}"
+    return "" if site.verified else f"the facts about site {site.name} are not verified{source}"
 
 
 def remarks(job: Job, site: Site) -> list[str]:

@@ -31,9 +31,9 @@ def _in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_dry_run_notes_second_hand_facts_on_standard_error() -> None:
     done = CliRunner().invoke(submit, ["--dry-run", "--site", "perlmutter", "--account", "a", "--", "true"])
     assert done.exit_code == 0, done.output
-    assert done.stderr.startswith("hpcprof: note: the facts about site perlmutter are second hand: NERSC")
+    assert done.stderr.startswith("hpcprof: note: the facts about site perlmutter are not verified: NERSC")
     assert done.stderr.count("\n") == 1
-    assert "second hand" not in done.stdout
+    assert "not verified" not in done.stdout
 
 
 def test_a_note_of_the_scheduler_about_a_job_that_it_took_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,7 +83,7 @@ def test_second_hand_facts_are_noted_once_a_day_for_each_site(monkeypatch: pytes
     def noted(site: str) -> bool:
         done = CliRunner().invoke(submit, ["--dry-run", "--site", site, "--account", "a", "--", "true"])
         assert done.exit_code == 0, done.output
-        return "second hand" in done.stderr
+        return "not verified" in done.stderr
 
     assert [noted(site) for site in ("perlmutter", "perlmutter", "juwels-booster", "perlmutter")] == [
         True,

@@ -97,6 +97,16 @@ def test_a_long_command_does_not_widen_a_table_that_is_no_terminal(
     assert capsys.readouterr().err == "not shown in this width: command\n"
 
 
+def test_a_column_without_any_value_makes_room_where_a_terminal_is_narrow(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "22")
+    columns = {"run": ["train-1234"], "tags": ["–"], "state": ["failed"], "command": ["python train.py"]}
+    show_what_fits(columns, ["run", "tags", "state", "command"], shortened="command")
+    out, err = capsys.readouterr()
+    assert ("failed" in out, "tags" in out) == (True, False) and "tags" in err
+
+
 def test_texts_that_are_cut_keep_what_differs(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
