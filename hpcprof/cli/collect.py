@@ -411,7 +411,8 @@ def collect_and_report(
         remark = f"its {parts} were collected" if store.has_run(run.id) else ""
         is_complete = run.manifest is None or not run.manifest.job.profiled_ranks
         # The report says why, and shows the steps.
-        remarks = (remark,) if aside else (unprofiled_sentence(run), remark, describe_live_steps(run))
+        steps = "" if aside else describe_live_steps(run) or "no step times were noted"
+        remarks = ("" if aside else unprofiled_sentence(run), remark, steps)
         echo(
             f"{run.id}: {'; '.join(filter(None, remarks)) or 'nothing to collect'}",
             err=aside or not is_complete,

@@ -408,7 +408,7 @@ def test_a_list_shows_the_columns_for_which_the_terminal_is_wide_enough(
     hpcprof: Hpcprof, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hpcprof("submit", "--job-name", "a", "--wait", "--", "true", "x" * 100)
-    for width, headings in ((50, "run state duration step"), (70, "run state started duration step")):
+    for width, headings in ((50, "run state site duration"), (70, "run state site started duration")):
         monkeypatch.setenv("COLUMNS", str(width))
         done = hpcprof("list")
         lines = done.stdout.splitlines()
