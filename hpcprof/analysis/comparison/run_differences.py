@@ -14,7 +14,7 @@ SIDE_NAMES = ("the runs", "the baseline runs")
 
 _MAX_SHOWN = 3
 _MAX_KERNELS_RATIO = 3.0
-"""Maximum ratio of the kernels per step of two sides whose steps have different names."""
+"""Maximum ratio of the kernels per step, or of their time, of two sides with steps of different names."""
 
 _NUMBER = re.compile(r"\d+")
 _NOT_SET = "not set"
@@ -94,16 +94,17 @@ def _value(described: dict[str, object], name: str) -> object:
 def unlike_steps(a: Sequence[RunData], b: Sequence[RunData]) -> str:
     """Return a sentence if the steps of two sides are different parts of the program; empty otherwise.
 
-    Such steps have different names, and one kind has more than `_MAX_KERNELS_RATIO` times the kernels.
+    Such steps have different names, and one kind has more than `_MAX_KERNELS_RATIO` times the kernels and
+    their time. With a CUDA graph in place of its kernels, a step has fewer that take as long.
     """
-    steps = [[_step(run) for run in side] for side in (a, b)]
-    names = [{name for step, _ in side for name in step} for side in steps]
-    kernels = [min(count for _, count in side) for side in steps]
-    if not all(names) or names[0] & names[1] or not 0 < _MAX_KERNELS_RATIO * min(kernels) < max(kernels):
+    names, steps = zip(*(_step(side) for side in (a, b)), strict=True)
+    less, more = sorted(steps)
+    unlike = all(0 < _MAX_KERNELS_RATIO * low < high for low, high in zip(less, more, strict=True))
+    if not all(names) or names[0] & names[1] or not unlike:
         return ""
     words = (
-        f"{listed(sorted(step), 1)} with {counted(round(count), 'kernel')} in {side}"
-        for step, count, side in zip(names, kernels, ("A", "B"), strict=True)
+        f"{listed(sorted(name), 1)} with {counted(round(kernels), 'kernel')} in {side}"
+        for name, (kernels, _), side in zip(names, steps, ("A", "B"), strict=True)
     )
     return (
         f"a step is {' and '.join(words)}, so whole profiles are compared (collect --step-range NAME chooses "
@@ -111,12 +112,13 @@ def unlike_steps(a: Sequence[RunData], b: Sequence[RunData]) -> str:
     )
 
 
-def _step(run: RunData) -> tuple[set[str], float]:
-    """Return the names of a run's step without numbers, and its kernels; none without steps."""
-    ranges, kernels = run.tables["step_ranges"], run.tables["kernels"]
-    steps = int(begun_steps(run.tables).sum())
-    names = {_NUMBER.sub("N", name) for name in ranges["range"][ranges["chosen"] == 1]}
-    return names, kernels["instances"].sum() / steps if steps else 0.0
+def _step(side: Sequence[RunData]) -> tuple[set[str], tuple[float, float]]:
+    """Return the names of the steps of runs without numbers, and a step's kernels and their time in ns."""
+    ranges = [run.tables["step_ranges"] for run in side]
+    names = {_NUMBER.sub("N", name) for rows in ranges for name in rows["range"][rows["chosen"] == 1]}
+    steps = max(1, sum(int(begun_steps(run.tables).sum()) for run in side))
+    count, time = (sum(run.tables["kernels"][key].sum() for run in side) for key in ("instances", "total_ns"))
+    return names, (count / steps, time / steps)
 
 
 def without_steps(run: RunData) -> RunData:

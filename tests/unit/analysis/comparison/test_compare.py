@@ -518,26 +518,28 @@ def test_logs_of_darshan_alone_are_compared_by_the_time_in_files() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "kernels", "unlike"), [("level", 72, True), ("level", 2, False), ("row", 72, False)]
+    ("name", "kernels", "each_ns", "unlike"),
+    [("level", 72, 100, True), ("level", 72, 1, False), ("level", 2, 100, False), ("row", 72, 100, False)],
 )
 def test_steps_that_are_other_parts_of_the_program_are_not_compared(
-    name: str, kernels: int, unlike: bool
+    name: str, kernels: int, each_ns: int, unlike: bool
 ) -> None:
     """As in the public caoye310/Lower-Triangular-Solves: a launch on one side, a level on the other."""
 
-    def stepped(name: str, kernels: int) -> RunData:
+    def stepped(name: str, kernels: int, each_ns: int) -> RunData:
+        total = 10 * kernels * each_ns
         found = run("stepped")
         tables = {
             "step_times": pd.DataFrame([{"rank": 0, "step": step, "wall_ns": 1000} for step in range(10)]),
             "step_ranges": pd.DataFrame([{"rank": 0, "range": name, "source": "automatic", "chosen": 1}]),
-            "kernels": pd.DataFrame([{"rank": 0, "instances": 10 * kernels, "total_ns": 1000}]),
+            "kernels": pd.DataFrame([{"rank": 0, "instances": 10 * kernels, "total_ns": total}]),
         }
         return replace(found, tables={**found.tables, **tables})
 
-    sentence = unlike_steps([stepped("row", 1)], [stepped(name, kernels)])
+    sentence = unlike_steps([stepped("row", 1, 100)], [stepped(name, kernels, each_ns)])
     assert sentence.startswith("a step is row with 1 kernel in A and level with 72 kernels in B") is unlike
     assert bool(sentence) is unlike
-    assert not len(without_steps(stepped(name, kernels)).tables["step_times"])
+    assert not len(without_steps(stepped(name, kernels, each_ns)).tables["step_times"])
 
 
 @pytest.mark.parametrize("earlier", [0, 10])
