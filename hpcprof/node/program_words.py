@@ -80,6 +80,9 @@ _SETTING = re.compile(r"(?:(?:export|override)\s+)?([\w.-]+)\s*[:?+]{0,3}=\s*([^
 _RULE = re.compile(r"([^\s#:=][^#:=]*):{1,2}(?!=)([^#;]*)")
 
 
+_SYSTEM_FOLDERS = ("/bin/", "/usr/bin/", "/usr/sbin/")
+
+
 class Command(NamedTuple):
     """A command: its words, those of runners before it, its place in a script, and if it is in a loop."""
 
@@ -126,6 +129,8 @@ class _Context(NamedTuple):
     place: str = ""
     repeated: bool = False
     depth: int = 0
+    texts: Tuple[str, ...] = ()
+    """The scripts that it is in."""
 
 
 def commands(words: List[str], folder: str) -> Iterator[Command]:
@@ -155,6 +160,8 @@ def _commands(words: List[str], context: _Context) -> Iterator[Command]:
         yield from _run_by_make(arguments, context)
     else:
         path = _path_of(words[0], context.folder)
+        # Scripts of the system start no ranks, and name each other.
+        path = "" if context.texts and path.startswith(_SYSTEM_FOLDERS) else path
         text = _shell_script(path)
         if text is not None:
             yield from _script_commands(text, arguments, context._replace(place=words[0]))
@@ -335,6 +342,9 @@ def _shell_script(path: str, is_shell: bool = False) -> Optional[str]:
 
 def _script_commands(text: str, arguments: List[str], context: _Context) -> Iterator[Command]:
     """Yield the commands of a script; its arguments and the plain values of its variables are put in."""
+    if context.texts.count(text) > 1:  # its usage names the script itself
+        return
+    context = context._replace(texts=(*context.texts, text))
     variables: Dict[str, List[str]] = {}
     lines = text.replace("\\\n", " ").split("\n")
     loops = 0

@@ -200,6 +200,22 @@ def test_a_script_that_runs_itself_ends(tmp_path: Path) -> None:
     assert len(run_by("./again.sh x", tmp_path)) < 20
 
 
+def test_a_script_is_not_read_for_each_time_that_its_usage_names_it(tmp_path: Path) -> None:
+    usage = "".join(f"  ./run.sh --option{number} FILE\n" for number in range(3))
+    (tmp_path / "run.sh").write_text(f"#!/bin/bash\ncat <<U\n{usage}U\nopen('x')\nxdg-open x\n")
+    (tmp_path / "run.sh").chmod(0o755)
+    found = [command.words[0] for command in commands(["./run.sh"], str(tmp_path))]
+    assert found.count("./run.sh") == 1 + 3 + 9
+
+
+@pytest.mark.skipif(not Path("/usr/bin/ldd").exists(), reason="its C library is another")
+def test_scripts_of_the_system_are_read_only_as_the_program_itself(tmp_path: Path) -> None:
+    assert len(list(commands(["/usr/bin/ldd"], str(tmp_path)))) > 1
+    (tmp_path / "run.sh").write_text("#!/bin/bash\n/usr/bin/ldd ./a.out\n")
+    (tmp_path / "run.sh").chmod(0o755)
+    assert run_by("./run.sh", tmp_path) == ["./run.sh", "/usr/bin/ldd ./a.out"]
+
+
 @pytest.mark.parametrize(
     ("library", "family"),
     [
