@@ -10,6 +10,7 @@ from statistics import mean, median
 
 import numpy as np
 
+from hpcprof.analysis.explain.cause import Trait, has_trait
 from hpcprof.analysis.explain.explanation import MIN_ESTIMATE_PCT, Explanation, Finding
 from hpcprof.analysis.framework.declaration import Column, columns
 from hpcprof.analysis.framework.outcome import Row
@@ -54,9 +55,17 @@ class Validation:
 
     @property
     def named(self) -> bool:
-        """True if the first finding has the cause, the range and the ranks of the fault."""
+        """True if the first finding has the cause, the range and the ranks of the fault.
+
+        Another cause may explain single long steps.
+        """
         fault, finding = self.injected.fault, self.first
-        if finding is None or finding.cause != fault.cause:
+        if finding is None or fault.cause is None:
+            return False
+        causes = [finding.cause]
+        if has_trait(fault.cause, Trait.SINGLE_STEPS):
+            causes += [alternative.cause for alternative in finding.alternatives]
+        if fault.cause not in causes:
             return False
         ranks = self.injected.ranks or tuple(range(self.ranks))
         parts = re.split(r"\s*[/>]\s*", finding.where)

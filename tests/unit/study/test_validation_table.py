@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from hpcprof.analysis.explain.cause import Cause
@@ -24,6 +26,7 @@ def validation(fault: str, cost: tuple[int, int, int], *findings: Finding) -> Va
 
 LATE = finding("late_rank_host", (1,), "iteration/data", 12 * MS)
 HOST = finding("host_work", (0, 1), "data", 12 * MS)
+SPIKES = finding("step_spikes", (0, 1), "steps 2, 7", 12 * MS)
 
 
 @pytest.mark.parametrize(
@@ -39,6 +42,10 @@ HOST = finding("host_work", (0, 1), "data", 12 * MS)
         # The first one counts; one without an estimate is no prediction.
         ("host_work", (13, 12, 14), [finding("slow_math", (0, 1), "", 9 * MS), HOST], False),
         ("host_work", (13, 12, 14), [finding("capture_incomplete", (0, 1), "", None), HOST], True),
+        # Its cause may explain what single steps take longer, and nothing else.
+        ("step_spikes", (13, 12, 14), [replace(HOST, alternatives=(SPIKES,))], True),
+        ("step_spikes", (13, 12, 14), [HOST], False),
+        ("host_work", (13, 12, 14), [replace(SPIKES, alternatives=(HOST,))], False),
         # It costs less than what is shown: nothing is to be found, or the fault if the interval allows it.
         ("gc", (0, -1, 1), [], True),
         ("gc", (0, -1, 1), [HOST], False),
