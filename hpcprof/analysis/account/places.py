@@ -15,10 +15,13 @@ WHOLE_STEP = ""
 PROFILER_STEP = "ProfilerStep#N"
 """The one name of the steps that the PyTorch profiler marks."""
 
+WHOLE_CAPTURE = "whole capture"
+"""The place of all that a capture has; it is the step of one without steps."""
+
 _WORDS = {
     WHOLE_STEP: "the step",
     "step": "the step",
-    "capture": "the program",
+    WHOLE_CAPTURE: "the program",
     PROFILER_STEP: "steps of PyTorch's profiler",
 }
 

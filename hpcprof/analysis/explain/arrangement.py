@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from hpcprof.analysis.account.places import WHOLE_CAPTURE
 from hpcprof.analysis.explain.cause import Cause, Trait
 from hpcprof.analysis.explain.evidence import evidence_of
 from hpcprof.analysis.explain.explanation import (
-    CAPTURE,
     MIN_ESTIMATE_PCT,
     MIN_PCT,
     Confidence,
@@ -192,7 +192,7 @@ def without_profiler_cost(
     for item in judged:
         interval, cause = item.interval, item.candidate.cause.name
         where = item.candidate.where
-        place = f" in {shortened(where)}" if where not in ("", CAPTURE) else ""
+        place = f" in {shortened(where)}" if where not in ("", WHOLE_CAPTURE) else ""
         seems = f"it seems to cost {format_ns(item.saving)} of a step{place}"
         if item.saving - interval.by_profiler < least_saving <= item.saving:
             doubts.append(_doubt_of_profiler(cause, seems))

@@ -286,9 +286,10 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
         *double_precision(inputs.tables["kernels"]),
         *rest_of_capture(devices, covered, built.source if len(series.wall) else CAPTURE),
     )
-    unjudged = (*capture_notes, *waiting, *waits_between_streams(replay), *built.problems, *doubts, *pauses)
     findings = with_machine(order_findings(findings, elapsed, kind_of), inputs.tables)
-    explanation = Explanation(tuple(findings), tuple(hiding), unjudged, summary)
+    explanation = Explanation(tuple(findings), tuple(hiding), (), summary)
+    streams = waits_between_streams(replay, explanation.shown())
+    unjudged = (*capture_notes, *waiting, *streams, *built.problems, *doubts, *pauses)
     if not is_mpi:
         idle = unexplained_idle(
             inputs.tables["step_account"],
@@ -300,7 +301,8 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
             inputs.tables["idle_causes"],
             _stack(timelines[inputs.ranks[0]]),
         )
-        explanation = replace(explanation, not_judged=(*idle, *unjudged))
+        unjudged = (*idle, *unjudged)
+    explanation = replace(explanation, not_judged=unjudged)
     return explanation, critical_path(replay.recorded or replay)
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from hpcprof.analysis.account.places import NONE
+from hpcprof.analysis.account.places import NONE, WHOLE_CAPTURE
 from hpcprof.analysis.collectives.matches import Arrivals
 from hpcprof.analysis.explain.cause import Cause, Stack, Trait, find_cause, has_trait
 from hpcprof.analysis.explain.causes.late_rank import MAX_HELD_UP_RATIO
@@ -127,34 +127,24 @@ def series_findings(
     long_steps = np.setdiff1d(long_steps, single_long_steps(series.wall.tolist()))
     findings = []
     if len(long_steps):
-        usual = float(np.median(series.wall))
-        excess = float((series.wall[long_steps] - usual).sum()) / len(series.wall)
+        excess = float((series.wall[long_steps] - series.p50).sum()) / len(series.wall)
         steps = tuple(series.steps[long_steps].tolist())
-        half = half_width(np.delete(series.wall, long_steps).astype(float))
-        findings.append(_step_finding(tables, ranks, series, Cause.STEP_SPIKES, (excess, half), steps))
+        saving = excess, half_width(np.delete(series.wall, long_steps).astype(float))
+        evidence = step_evidence(tables, steps)
+        spikes = estimated_finding(
+            Cause.STEP_SPIKES, ranks, named_steps(steps), *saving, series.p50, evidence
+        )
+        findings.append(replace(spikes, steps=steps))
     if trend:
-        steps = tuple(trend.steps.tolist())
-        saving = trend.excess, float(np.hypot(NORMAL_90 * trend.error, MODEL_SHARE * trend.excess))
-        findings.append(_step_finding(tables, ranks, series, Cause.STEP_DRIFT, saving, steps))
+        steps, shown_steps = tuple(trend.steps.tolist()), tuple(series.steps[[0, -1]].tolist())
+        if steps:
+            worse = np.isin(series.steps, steps)
+            shown_steps = _typical_step(series, worse), _typical_step(series, ~worse)
+        evidence = step_evidence(tables, shown_steps)
+        saving = trend.excess, NORMAL_90 * trend.error
+        level = estimated_finding(Cause.STEP_DRIFT, ranks, WHOLE_CAPTURE, *saving, series.p50, evidence)
+        findings.append(replace(level, steps=steps))
     return findings, pauses
-
-
-def _step_finding(
-    tables: Tables,
-    ranks: tuple[int, ...],
-    series: StepSeries,
-    cause: str,
-    saving: tuple[float, float],
-    steps: tuple[int, ...],
-) -> Finding:
-    where = named_steps(steps) if cause == Cause.STEP_SPIKES else "capture"
-    shown_steps = steps or tuple(series.steps[[0, -1]].tolist())
-    if cause == Cause.STEP_DRIFT and steps:
-        worse = np.isin(series.steps, steps)
-        shown_steps = _typical_step(series, worse), _typical_step(series, ~worse)
-    evidence = step_evidence(tables, shown_steps)
-    finding = estimated_finding(cause, ranks, where, *saving, series.p50, evidence)
-    return replace(finding, steps=steps)
 
 
 def _typical_step(series: StepSeries, mask: Mask) -> int:
@@ -584,11 +574,15 @@ def once_steps(account: pd.DataFrame) -> tuple[OnceStep, ...]:
 STREAM_WAITS = "waits between streams"
 
 
-def waits_between_streams(replay: Replay) -> Iterator[NotJudged]:
+def waits_between_streams(replay: Replay, shown: Sequence[Finding]) -> Iterator[NotJudged]:
     """Yield the maximum gain of a step if kernels did not wait for those of other streams, if it is much.
 
-    Whether they could run at once depends on their data and on their share of the GPU.
+    Whether they could run at once depends on their data and on their share of the GPU. Nothing is said if one
+    of the findings ``shown``, or of their alternatives, is that streams wait for the default stream.
     """
+    causes = {part.cause for item in shown for part in (item, *item.alternatives)}
+    if Cause.SERIALIZED_STREAMS in causes:
+        return
     graph = replay.graph
     work, edges = graph.work, graph.edges
     waits = np.flatnonzero(edges.kind == EdgeKind.EVENT)

@@ -2,12 +2,13 @@
 
 import re
 import shlex
+from collections.abc import Sequence
 from dataclasses import replace
 
 import msgspec
 import numpy as np
 
-from hpcprof.analysis.account.places import PROFILER_STEP
+from hpcprof.analysis.account.places import PROFILER_STEP, WHOLE_CAPTURE
 from hpcprof.analysis.framework.outcome import Outcome, columns_of, no_rows
 from hpcprof.analysis.steps.launch_steps import is_launch_step, launch_steps
 from hpcprof.analysis.steps.mpi_steps import MIN_INSTANCES, MpiStep, is_mpi_step, mpi_steps, sequence_text
@@ -38,9 +39,6 @@ _INIT, _FINALIZE = re.compile(r"MPI_Init(?:_thread)?"), re.compile("MPI_Finalize
 
 OUTSIDE = -1
 """Stands for the step, phase or range of a moment outside all of them."""
-
-CAPTURE = "capture"
-"""The name of the step of a profile without any, which is the whole of it."""
 
 _MAX_NAMED_RANGES = 3
 _MIN_NUMBERED = 5
@@ -86,8 +84,8 @@ class Steps(msgspec.Struct, frozen=True):
         """Marker of the steps, as in `hpcprof.analysis.explain.explanation.StepSummary`."""
         if self.by_mpi or is_launch_step(self.name):
             return "mpi" if self.by_mpi else "graph" if self.name.startswith("graph:") else "kernels"
-        if self.by_hook or self.name == CAPTURE:
-            return "hook" if self.by_hook else CAPTURE
+        if self.by_hook or self.name == WHOLE_CAPTURE:
+            return "hook" if self.by_hook else "capture"
         return "range" if known_range(self.name) in (None, ITERATION_RANGE) else "framework"
 
     @property
@@ -112,14 +110,22 @@ def steps_of(timeline: Timeline) -> Steps:
     name = resolve(timeline, name)
     rows = marking_rows(timeline, name)
     kind = known_range(name)
-    in_turn = any(step.in_turn and step.name == name for step in step_candidates(timeline))
-    marker = len(rows) > 1 and (kind.marker if kind else in_turn and not (chosen and chosen.named))
+    turn = [step.name for step in step_candidates(timeline) if step.in_turn and not (chosen and chosen.named)]
+    marker = len(rows) > 1 and (kind.marker if kind else name in turn)
     ranges = timeline.ranges.take(rows)
     if marker:
         # The last one marks a step that may not be complete.
-        rows = rows[:-1]
-        ranges = replace(ranges.take(slice(-1)), end=ranges.start[1:])
+        ends = np.append(ranges.start[1:], _end_of_turn(timeline, turn, int(ranges.start[-1])))
+        rows, ranges = rows[: len(ends)], replace(ranges.take(slice(len(ends))), end=ends)
     return Steps(name if len(rows) else "", rows, ranges, _own_numbers(timeline, rows), marker)
+
+
+def _end_of_turn(timeline: Timeline, turn: Sequence[str], begin: int) -> list[int]:
+    """Return the end of the last of all ranges that take turns; none if one of them has not begun since."""
+    ranges = timeline.ranges
+    last = [int(marking_rows(timeline, name)[-1]) for name in turn]
+    is_complete = bool(last) and all(ranges.start[row] >= begin for row in last)
+    return [max(int(ranges.end[row]) for row in last)] if is_complete else []
 
 
 def with_capture_as_step(timeline: Timeline) -> Timeline:
@@ -146,9 +152,9 @@ def with_capture_as_step(timeline: Timeline) -> Timeline:
     order = np.argsort(ranges.start, kind="stable")
     return replace(
         timeline,
-        strings=np.append(timeline.strings, CAPTURE),
+        strings=np.append(timeline.strings, WHOLE_CAPTURE),
         ranges=ranges.take(order),
-        step_range=StepRange(CAPTURE, named=True),
+        step_range=StepRange(WHOLE_CAPTURE, named=True),
     )
 
 

@@ -8,9 +8,10 @@ GPU waits.
 import msgspec
 import numpy as np
 
+from hpcprof.analysis.account.places import WHOLE_CAPTURE
 from hpcprof.analysis.steps.earlier_work import earlier_work
 from hpcprof.analysis.steps.gpu_projection import project
-from hpcprof.analysis.steps.step_ranges import CAPTURE, steps_of
+from hpcprof.analysis.steps.step_ranges import steps_of
 from hpcprof.analysis.steps.streams import NEVER, launch_starts
 from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.columns.unique import in_ranges
@@ -99,7 +100,7 @@ def step_intervals(timeline: Timeline) -> StepTimes:
     until = earlier_work(timeline)[1]
     gpu_start = np.where(on_gpu & (gpu_end > until), np.maximum(gpu_start, until), gpu_start)
     front = gpu_start
-    if np.count_nonzero(on_gpu) == 1 and steps.name != CAPTURE:
+    if np.count_nonzero(on_gpu) == 1 and steps.name != WHOLE_CAPTURE:
         first = int(gpu_start[on_gpu][0])
         operation_start, operation_end = timeline.of_operations("start", "end")
         earlier_end = operation_end[operation_start < first].max(initial=until)

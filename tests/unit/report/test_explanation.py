@@ -216,7 +216,7 @@ def test_waiting_that_nothing_explains_is_a_part_of_the_conclusion_and_said_once
     ("cause", "where", "said"),
     [
         (Cause.LATE_RANK_GPU, "forward", "extra GPU time in forward on rank 1"),
-        (Cause.STEP_DRIFT, "capture", "drift of the step time on rank 1"),
+        (Cause.STEP_DRIFT, "whole capture", "drift of the step time on rank 1"),
         (
             Cause.CAPTURE_INCOMPLETE,
             "2 of 4 ranks have no profile",
@@ -329,7 +329,9 @@ def test_long_names_are_shortened_in_places_and_remedies() -> None:
     assert name in in_short(explained(replace(finding(None), where=name)))[0]
     remedy = cause_of(Cause.HOST_WORK).advise(name, (0,))
     assert len(remedy) < 250 and "begin x" in remedy
-    assert "of the program" in cause_of(Cause.HOST_WORK).advise("capture", (0,))
+    assert "of the program" in cause_of(Cause.HOST_WORK).advise("whole capture", (0,))
+    # Programs call ranges so.
+    assert "of capture" in cause_of(Cause.HOST_WORK).advise("capture", (0,))
 
 
 @pytest.mark.parametrize("cause", [Cause.STEP_SPIKES, Cause.STEP_DRIFT, Cause.HOST_WORK])

@@ -415,9 +415,22 @@ def test_ranges_that_take_turns_are_one_step_from_the_longest_pause_on() -> None
     """Rebuilt from public traces of frames whose longest range had 51 % of one and 34 % of the other."""
     for parts in ((20, 60, 16), (30, 36, 30)):
         steps = steps_of(timeline([], frames(*parts)))
-        assert (steps.name, len(steps)) == ("reader", 6)
-        assert set((steps.ranges.end - steps.ranges.start).tolist()) == {100}
+        # The last turn ends with its last range.
+        assert (steps.name, len(steps)) == ("reader", 7)
+        assert (steps.ranges.end - steps.ranges.start).tolist() == [*[100] * 6, 96]
+        # The capture ends inside the last turn.
+        assert len(steps_of(timeline([], frames(*parts)[:-1]))) == 6
         assert [*phases(timeline([], frames(*parts))).rows["phase"]][:3] == ["reader", "backbone", "head"]
+
+
+def test_a_rank_that_lacks_ranges_of_a_turn_has_as_many_steps() -> None:
+    marks = frames(30, 36, 30)
+    chosen_step = StepRange("reader")
+    counts = [
+        len(steps_of(dataclasses.replace(timeline([], rows), step_range=chosen_step)))
+        for rows in (marks, [row for row in marks if row[2] == "reader"])
+    ]
+    assert counts == [7, 7]
 
 
 def test_a_range_that_a_user_names_is_the_step_itself() -> None:

@@ -57,7 +57,7 @@ def test_a_finding_is_shown_in_a_step_that_the_timeline_holds() -> None:
 
 
 def test_a_title_of_steps_without_a_place_has_one_colon() -> None:
-    drift = replace(finding(13, cause=Cause.STEP_DRIFT), where="capture", steps=(3, 4), ranks=())
+    drift = replace(finding(13, cause=Cause.STEP_DRIFT), where="whole capture", steps=(3, 4), ranks=())
     (card,) = first_screen(contents(drift)).cards
     assert card.title == "The step time changes during the capture: in steps 3 to 4 only"
 
