@@ -291,16 +291,8 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     streams = waits_between_streams(replay, explanation.shown())
     unjudged = (*capture_notes, *waiting, *streams, *built.problems, *doubts, *pauses)
     if not is_mpi:
-        idle = unexplained_idle(
-            inputs.tables["step_account"],
-            inputs.tables["step_kinds"],
-            explanation.shown(),
-            elapsed,
-            max(0, recorded_elapsed - elapsed),
-            uncertain,
-            inputs.tables["idle_causes"],
-            _stack(timelines[inputs.ranks[0]]),
-        )
+        profiler_ns, stack = max(0, recorded_elapsed - elapsed), _stack(timelines[inputs.ranks[0]])
+        idle = unexplained_idle(inputs.tables, explanation.shown(), elapsed, profiler_ns, uncertain, stack)
         unjudged = (*idle, *unjudged)
     explanation = replace(explanation, not_judged=unjudged)
     return explanation, critical_path(replay.recorded or replay)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -188,29 +188,17 @@ class Removals:
         scaled = times.scale_lag(rows, factor[edges.row[rows]])
         return scaled.scale_alone(communicates, factor[communicates])
 
-    def late_host(self, times: Times, rank: int) -> Times:
-        """Give a rank the median host times of the other ranks, by step and place."""
-        return self._less_host(times, *self.host_excess(times, rank))
+    def late_host(self, times: Times, late: int | None = None) -> Times:
+        """Give a late rank the median host times of the other ranks, by step and place.
 
-    def _less_host(self, times: Times, in_calls: Floats, between: Floats) -> Times:
-        edges = self.edge_of_call[EdgeKind.CALL]
+        Without a rank, remove each rank's excess host time of single steps.
+        """
+        edges, (in_calls, between) = self.edge_of_call[EdgeKind.CALL], self.host_excess(times, late)
         shorter = times.set_lag(edges, times.lag[edges] - np.rint(in_calls).astype(np.int64))
         return self.less_between(shorter, between)
 
-    def host_excess(self, times: Times, rank: int) -> tuple[Floats, Floats]:
-        """Return the excess over the other ranks of each call and each piece of a rank's host time, in ns."""
-        return self._excess(times, lambda shares: _ratio_to_others(shares, rank, self.graph.stage))
-
-    def in_turn_host(self, times: Times) -> Times:
-        """Remove each rank's excess host time of single steps."""
-        return self._less_host(times, *self.in_turn_excess(times))
-
-    def in_turn_excess(self, times: Times) -> tuple[Floats, Floats]:
-        """Return the excess of single steps in each call and each piece of host time, in ns."""
-        return self._excess(times, lambda shares: _ratio_to_usual(shares, self.graph.stage))
-
-    def _excess(self, times: Times, ratio: Callable[[_Shares], Floats]) -> tuple[Floats, Floats]:
-        """Return the excess of each call and each piece of host time, from a function of factors, in ns.
+    def host_excess(self, times: Times, late: int | None = None) -> tuple[Floats, Floats]:
+        """Return the excess of each call and each piece of host time that `late_host` removes, in ns.
 
         Allocations and calls of MPI have none: they have causes of their own.
         """
@@ -220,22 +208,22 @@ class Removals:
         between, step, ranks = pieces.length.astype(float), calls.step[pieces.call], len(self.graph.ranks)
         by_call = _Shares.of(calls.step, calls.place, (), rank, in_calls, ranks)
         by_piece = _Shares.of(step, pieces.place, (), rank[pieces.call], between, ranks)
-        return in_calls * (1 - ratio(by_call)), between * (1 - ratio(by_piece))
+        ratio = _ratio_to_usual if late is None else partial(_ratio_to_others, late=late)
+        calls_ratio, pieces_ratio = (ratio(shares, stage=self.graph.stage) for shares in (by_call, by_piece))
+        return in_calls * (1 - calls_ratio), between * (1 - pieces_ratio)
 
-    def in_turn_gpu(self, times: Times) -> Times:
-        """Remove excess compute of single steps; where compute varies, give all ranks the mean."""
-        return self._scaled_compute(times, lambda shares: _ratio_to_equal(shares, self.graph.stage))
+    def late_gpu(self, times: Times, late: int | None = None) -> Times:
+        """Give a late rank the median compute times of the other ranks, by step, place, kernel and grid.
 
-    def late_gpu(self, times: Times, rank: int) -> Times:
-        """Give a rank the median compute times of the other ranks, by step, place, kernel and grid."""
-        return self._scaled_compute(times, lambda shares: _ratio_to_others(shares, rank, self.graph.stage))
-
-    def _scaled_compute(self, times: Times, ratio: Callable[[_Shares], Floats]) -> Times:
+        Without a rank, remove excess compute of single steps; where compute varies, give all ranks the mean.
+        """
         work = self.graph.work
         rows = np.flatnonzero(work.is_compute)
         step, place, finer = work.step[rows], work.place[rows], (work.name[rows], work.grid[rows])
         rank, ranks = self.graph.work_rank[rows], len(self.graph.ranks)
-        return times.scale_alone(rows, ratio(_Shares.of(step, place, finer, rank, times.alone[rows], ranks)))
+        shares = _Shares.of(step, place, finer, rank, times.alone[rows], ranks)
+        ratio = _ratio_to_equal if late is None else partial(_ratio_to_others, late=late)
+        return times.scale_alone(rows, ratio(shares, stage=self.graph.stage))
 
 
 @dataclass(frozen=True)

@@ -215,30 +215,28 @@ def _share_of_step(time: float, wall: float) -> str:
 
 
 def unexplained_idle(
-    account: pd.DataFrame,
-    kinds: pd.DataFrame,
+    tables: Tables,
     findings: Sequence[Finding],
     wall: float,
     profiler_ns: float,
     uncertain: Sequence[NotJudged],
-    idle_causes: pd.DataFrame,
     stack: Stack,
 ) -> Iterator[NotJudged]:
     """Yield the idle time of the GPU in a step of ``wall`` ns, if no finding explains most of it.
 
-    ``account`` and ``kinds`` are the tables ``step_account`` and ``step_kinds``. The profiler makes the
-    recorded step longer by ``profiler_ns``. ``uncertain`` are the causes that more
+    The profiler makes the recorded step longer by ``profiler_ns``. ``uncertain`` are the causes that more
     steps may confirm, the costliest first: the first one of the host may explain the idle time. Else it is
-    that with most of ``idle_causes``, the table of that name, with the remedy for programs of ``stack``.
+    the cause with most of ``idle_causes``, with the remedy for programs of ``stack``.
     """
-    idle = 0.0
+    idle, account = 0.0, tables["step_account"]
     if len(account):
         # Few steps that differ much may have a median above their mean, and ``wall`` is a mean.
+        kinds = tables["step_kinds"]
         mean = account_of_all_steps(kinds)["idle_ns"] if len(kinds) else np.inf
         idle = min(float(account["idle_ns"].astype(float).median()), mean) - profiler_ns
     if idle - sum(item.saving_ns or 0 for item in findings) >= _MIN_IDLE_SHARE * wall:
         reason = "and no replay shortens that (--analysis idle_causes)"
-        by_cause = idle_causes.groupby("cause")[["idle_ns_per_step", "gaps"]].sum()
+        by_cause = tables["idle_causes"].groupby("cause")[["idle_ns_per_step", "gaps"]].sum()
         if len(by_cause):
             largest_cause = by_cause.sort_values("idle_ns_per_step").iloc[-1]
             most = str(largest_cause.name)

@@ -65,7 +65,7 @@ def _late_by_gpu(scene: Scene) -> Iterator[Candidate]:
 
 
 def _late_ranks(
-    scene: Scene, cause: CauseDeclaration, late: Callable[[Times, int], Times]
+    scene: Scene, cause: CauseDeclaration, late: Callable[[Times, int | None], Times]
 ) -> Iterator[Candidate]:
     if len(scene.ranks) < 2 or not scene.graph.is_coupled:
         return
@@ -74,10 +74,10 @@ def _late_ranks(
     excess = {rank: _saved_time(scene, times) for rank, times in changed.items()}
     rows, _ = _places_and_ranks(scene, on_host)
 
-    def longer(rank: int) -> Floats:
+    def longer(rank: int | None) -> Floats:
         if on_host:
             return np.concatenate(scene.removals.host_excess(measured, rank))
-        return measured.alone - changed[rank].alone
+        return measured.alone - late(measured, rank).alone
 
     for ranks in late_groups(excess, len(scene.ranks)):
         least = min(ranks, key=lambda rank: excess[rank])
@@ -91,7 +91,7 @@ def _late_ranks(
             yield Candidate(EXPERT_IMBALANCE, place, ranks, partial(_balance_ranks, scene), excess[least])
         else:
             yield Candidate(cause, place, ranks, on_each_rank(late, ranks), excess[least], slower=slower)
-    yield from _late_in_turn(scene, cause)
+    yield from _late_in_turn(scene, cause, lambda times: late(times, None), longer(None))
 
 
 def _exchange_before(scene: Scene) -> Ints:
@@ -143,16 +143,14 @@ def on_each_rank(late: Callable[[Times, int], Times], ranks: tuple[int, ...]) ->
     return lambda times: reduce(late, ranks, times)
 
 
-def _late_in_turn(scene: Scene, cause: CauseDeclaration) -> Iterator[Candidate]:
+def _late_in_turn(
+    scene: Scene, cause: CauseDeclaration, remove: Remove, excess: Floats
+) -> Iterator[Candidate]:
     """Yield the ranks that are late in turn, each in single steps."""
-    graph, measured, removals = scene.graph, scene.replay.measured, scene.removals
-    on_host = cause is LATE_RANK_HOST
-    remove = removals.in_turn_host if on_host else removals.in_turn_gpu
-    less = removals.in_turn_excess(measured) if on_host else (measured.alone - remove(measured).alone,)
-    time, (place, rank) = np.concatenate(less).clip(min=0), _places_and_ranks(scene, on_host)
+    time, (place, rank) = excess.clip(min=0), _places_and_ranks(scene, cause is LATE_RANK_HOST)
     where = scene.mostly(place, time)
-    time = np.where(removals.inside(where)[place], time, 0)
-    per_rank = np.bincount(rank, time, len(scene.ranks)) / graph.steps
+    time = np.where(scene.removals.inside(where)[place], time, 0)
+    per_rank = np.bincount(rank, time, len(scene.ranks)) / scene.graph.steps
     ranks = scene.ranks_of_most(rank, time)
     if len(ranks) > 1 and per_rank.any():
         yield Candidate(cause, where, ranks, remove, float(per_rank.max()))

@@ -70,18 +70,24 @@ def test_ranks_without_a_profile_are_named() -> None:
 
 
 NO_KINDS = pd.DataFrame()
+
+
+def tables_of(account: pd.DataFrame, kinds: pd.DataFrame, causes: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    return {"step_account": account, "step_kinds": kinds, "idle_causes": causes}
+
+
 NO_CAUSES = pd.DataFrame({"cause": [], "idle_ns_per_step": [], "gaps": []})
 
 
 def test_idle_time_that_no_finding_explains_is_said() -> None:
     account = pd.DataFrame({"idle_ns": [600_000, 640_000, 9_000_000]})
-    (said,) = unexplained_idle(account, NO_KINDS, [], 1e6, 0, [], NO_CAUSES, "")
+    (said,) = unexplained_idle(tables_of(account, NO_KINDS, NO_CAUSES), [], 1e6, 0, [], "")
     assert said.reason.startswith("the GPU is idle for 640.0 µs of a step (64 %), and no replay")
-    assert not [*unexplained_idle(account, NO_KINDS, [finding(45)], 1e6, 0, [], NO_CAUSES, "")]
-    assert not [*unexplained_idle(account.iloc[:0], NO_KINDS, [], 1e6, 0, [], NO_CAUSES, "")]
+    assert not [*unexplained_idle(tables_of(account, NO_KINDS, NO_CAUSES), [finding(45)], 1e6, 0, [], "")]
+    assert not [*unexplained_idle(tables_of(account.iloc[:0], NO_KINDS, NO_CAUSES), [], 1e6, 0, [], "")]
     # Without the profiler, a step is idle for as much less as it is shorter.
-    assert not [*unexplained_idle(account, NO_KINDS, [], 4e5, 600_000, [], NO_CAUSES, "")]
-    (alone,) = unexplained_idle(account, NO_KINDS, [], 4e5, 300_000, [], NO_CAUSES, "")
+    assert not [*unexplained_idle(tables_of(account, NO_KINDS, NO_CAUSES), [], 4e5, 600_000, [], "")]
+    (alone,) = unexplained_idle(tables_of(account, NO_KINDS, NO_CAUSES), [], 4e5, 300_000, [], "")
     assert alone.reason.startswith("the GPU is idle for 340.0 µs of a step (85 %)")
 
 
@@ -89,7 +95,7 @@ def test_idle_time_is_never_more_than_the_step() -> None:
     """Rebuilt from a public profile of JAX with steps of 35, 26, 4 and 45 ms, the last without an end."""
     account = pd.DataFrame({"idle_ns": [30e6, 24e6, 3e6, 44e6]})
     kinds = pd.DataFrame({"elapsed_ns": [22e6], **dict.fromkeys(PARTS, 0.0), "idle_ns": [19e6]})
-    (said,) = unexplained_idle(account, kinds, [], 22e6, 0, [], NO_CAUSES, "")
+    (said,) = unexplained_idle(tables_of(account, kinds, NO_CAUSES), [], 22e6, 0, [], "")
     assert said.reason.startswith("the GPU is idle for 19.00 ms of a step (86 %)")
 
 
@@ -99,15 +105,15 @@ def test_idle_time_names_what_it_is_mostly_for_and_what_helps() -> None:
     causes = pd.DataFrame({"cause": names, "idle_ns_per_step": times, "gaps": [1, 1, 1]})
     account = pd.DataFrame({"step": [1], "idle_ns": [640_000]})
     advice = "most of it for slow launches. Launch the step with less work of the host: a CUDA graph"
-    (said,) = unexplained_idle(account, NO_KINDS, [], 1e6, 0, [], causes, "cuda")
+    (said,) = unexplained_idle(tables_of(account, NO_KINDS, causes), [], 1e6, 0, [], "cuda")
     assert advice in said.reason
     # Eight ranks wait as long for each launch as one.
     of_all = [pd.concat([table] * 8) for table in (account, causes)]
-    (said,) = unexplained_idle(of_all[0], NO_KINDS, [], 1e6, 0, [], of_all[1], "cuda")
+    (said,) = unexplained_idle(tables_of(of_all[0], NO_KINDS, of_all[1]), [], 1e6, 0, [], "cuda")
     assert advice in said.reason
     # A kernel of a public OpenMP program starts 4.4 ms after its launch, whatever the host does.
     late = causes.assign(idle_ns_per_step=1e6 * causes["idle_ns_per_step"])
-    (said,) = unexplained_idle(account, NO_KINDS, [], 1e6, 0, [], late, "cuda")
+    (said,) = unexplained_idle(tables_of(account, NO_KINDS, late), [], 1e6, 0, [], "cuda")
     assert said.reason.endswith("and no replay shortens that (--analysis idle_causes)")
 
 
@@ -118,7 +124,7 @@ def test_idle_time_that_too_few_steps_explain_names_the_cause_that_they_show() -
     )
     # Slow kernels leave no GPU idle.
     slow = NotJudged("slow_math", "it seems to cost 90.0 µs of a step, but 3 steps are too few to tell")
-    (said,) = unexplained_idle(account, NO_KINDS, [], 1e6, 0, [slow, few], NO_CAUSES, "")
+    (said,) = unexplained_idle(tables_of(account, NO_KINDS, NO_CAUSES), [], 1e6, 0, [slow, few], "")
     assert said.reason.endswith(f"of a step (64 %), perhaps for host work: {few.reason}")
 
 
