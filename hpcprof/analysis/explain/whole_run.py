@@ -572,13 +572,13 @@ def once_steps(account: pd.DataFrame) -> tuple[OnceStep, ...]:
 STREAM_WAITS = "waits between streams"
 
 
-def waits_between_streams(replay: Replay, shown: Sequence[Finding]) -> Iterator[NotJudged]:
+def waits_between_streams(replay: Replay, findings: Sequence[Finding]) -> Iterator[NotJudged]:
     """Yield the maximum gain of a step if kernels did not wait for those of other streams, if it is much.
 
     Whether they could run at once depends on their data and on their share of the GPU. Nothing is said if one
-    of the findings ``shown``, or of their alternatives, is that streams wait for the default stream.
+    of the findings, or of their alternatives, is that streams wait for the default stream.
     """
-    causes = {part.cause for item in shown for part in (item, *item.alternatives)}
+    causes = {part.cause for item in findings for part in (item, *item.alternatives)}
     if Cause.SERIALIZED_STREAMS in causes:
         return
     graph = replay.graph
