@@ -13,6 +13,9 @@ from hpcprof.profiles.readers.flight_recorder import CodeLine
 from hpcprof.profiles.readers.memory_snapshot import DeviceMemory, MemorySnapshot
 from hpcprof.profiles.timeline import Ints
 
+_BEFORE_HISTORY = "before the recording"
+"""The line of memory whose allocation the history of a snapshot does not have."""
+
 KINDS = ("parameters", "gradients", "optimizer", "activations", "backward", "communication", "other")
 """The kinds of blocks. `FRAGMENTATION` is reserved beside them, and `OUTSIDE` used by others."""
 
@@ -141,7 +144,8 @@ def contents_of(snapshot: MemorySnapshot, memory: DeviceMemory) -> MemoryInUse:
     for purpose, size, last in live.values():
         # Memory from before the history has no known purpose unless it has a stack.
         stackless = purpose.kind == "backward" and not purpose.line
-        rows.append((finder.number(Purpose("other", "", "") if stackless else purpose), size, 0, last))
+        earlier = Purpose("other", "", _BEFORE_HISTORY)
+        rows.append((finder.number(earlier if stackless else purpose), size, 0, last))
     purpose_of, size_of, first, last_of = np.array(rows, np.int64).reshape(-1, 4).T
     times = [event.time_us for event in memory.events]
     end = snapshot.notes.end_us or (times[-1] if times else 0)

@@ -113,6 +113,10 @@ def test_memory_from_before_the_history_is_not_taken_for_gradients() -> None:
     found = contents_of(snapshot, snapshot.devices[0])
     by_kind = dict(zip(KINDS, found.by_kind[:, -1].tolist(), strict=True))
     assert (by_kind["other"], by_kind["backward"]) == (512, 1024)
+    assert {(one.kind, one.line) for one in found.purposes} == {
+        ("other", "before the recording"),
+        ("backward", ""),
+    }
 
 
 def test_generated_code_is_not_the_users_line() -> None:
