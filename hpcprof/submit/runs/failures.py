@@ -54,6 +54,9 @@ _TIMEOUTS = ("gloo_timeout", "nccl_watchdog")
 _LOST_NODE_PATTERNS = ("slurm_node", "open_mpi_node")
 """The names of patterns, see ``failure_patterns.yaml``."""
 
+_ESCAPES = re.compile("\x1b(?:\\[[0-?]*[ -/]*[@-~]|\\][^\x07\x1b]*(?:\x07|\x1b\\\\)?)")
+"""Sequences by which programs colour their output and name windows."""
+
 _ERROR = re.compile(
     "^(?!.*warning:).*(?:error|fatal|fail|not found|unable|cannot|denied|refused|no such)", re.I
 )
@@ -539,7 +542,8 @@ def tail(
     Lines that begin as ``chatter`` are left out.
     """
     try:
-        texts = [text for text in last_lines(path, _TAIL_BYTES, since)[0] if not chatter.match(text)]
+        ends = (_ESCAPES.sub("", text) for text in last_lines(path, _TAIL_BYTES, since)[0])
+        texts = [text for text in ends if not chatter.match(text)]
     except OSError:
         return []
     return masked("\n".join(texts[-lines:])).splitlines()

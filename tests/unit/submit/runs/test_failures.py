@@ -628,6 +628,16 @@ def test_of_millions_of_ranks_that_left_nothing_some_are_listed(
     assert len(opened) < 100
 
 
+def test_colours_are_no_part_of_the_last_lines_and_hide_no_cause(tmp_path: Path) -> None:
+    run = make_run(tmp_path, ranks=1)
+    (tmp_path / "state/rank00000.exit").write_text("1\n")
+    lines = "\x1b]0;a window\x07started\n\x1b[1;31mdisk:\x1b[0m \x1b[31mNo space left\x1b[39m on device\n"
+    (tmp_path / "logs/rank00000.err").write_text(lines)
+    (failure,) = failed_ranks(run)
+    assert failure.last_lines == ["started", "disk: No space left on device"]
+    assert str(failure) == "rank 0: exit code 1 (no space left on device)"
+
+
 def test_a_log_is_read_from_its_end_and_never_waited_for(tmp_path: Path) -> None:
     run = make_run(tmp_path, ranks=2)
     long, pipe = tmp_path / "logs/rank00000.err", tmp_path / "logs/rank00001.err"
