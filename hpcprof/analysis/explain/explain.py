@@ -53,7 +53,7 @@ from hpcprof.analysis.explain.intervals import CALL_COST_NS, MPI_CALL_COST_NS
 from hpcprof.analysis.explain.machine import with_files, with_machine, with_waiting
 from hpcprof.analysis.explain.on_gpu import MIN_MAIN_KERNEL_PCT, explain_on_gpu, measured_by_ncu
 from hpcprof.analysis.explain.on_host import explain_on_host, late_in_mpi
-from hpcprof.analysis.explain.profiler_share import profiler_share
+from hpcprof.analysis.explain.profiler_share import profiler_share, unused_step_alone
 from hpcprof.analysis.explain.replay import Replay, critical_path
 from hpcprof.analysis.explain.replayable import Replayable, Timelines, replayable
 from hpcprof.analysis.explain.scene import Scene
@@ -198,7 +198,7 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
             summary = replace(summary, kernel=kernel)
         findings = with_machine(order_findings(findings, elapsed, kind_of), inputs.tables)
         threads = unjudged_threads(timelines) if built == NOT_JOINED else ()
-        unjudged = (NotJudged("causes", built), *threads, *notes, *pauses)
+        unjudged = (NotJudged("causes", built), *unused_step_alone(inputs.alone), *threads, *notes, *pauses)
         return Explanation(tuple(findings), (), unjudged, summary), pd.DataFrame()
     is_mpi = built.graph.is_of_host
     replay = Replay(built.graph)

@@ -14,7 +14,7 @@ in any case. Findings about the speed of the host itself leave out `_OTHER_HOST`
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 
@@ -82,6 +82,8 @@ _OTHER_HOST = 1.25
 
 _NEGLIGIBLE_SHARE = 0.005
 """Maximum change of a step, as a share, that counts as none."""
+
+_STEP_ALONE = "the step alone"
 
 _OTHER_CALLS = "other calls"
 """The row of the calls that the graph leaves out."""
@@ -170,7 +172,17 @@ def _doubts(alone: StepAlone | None, least_ns: float) -> tuple[NotJudged, ...]:
         f"steps without the profiler took {format_ns(alone.value)}, and the captured ones take "
         f"{format_ns(least_ns)} whatever the profiler costs: they do more work"
     )
-    return (NotJudged("the step alone", reason),)
+    return (NotJudged(_STEP_ALONE, reason),)
+
+
+def unused_step_alone(alone: StepAlone | None) -> Iterator[NotJudged]:
+    """Yield the step alone of a run that cannot be replayed, if it is known."""
+    if alone is not None:
+        yield NotJudged(
+            _STEP_ALONE,
+            f"steps without the profiler took {format_ns(alone.value)}; without a replay nothing takes the "
+            "profiler's share out, so savings are of the recorded step",
+        )
 
 
 def _launch_cost(removals: Removals, alone_ns: float, time_at: Callable[[int], float]) -> int:

@@ -314,3 +314,12 @@ def test_the_gain_of_each_step_leaves_out_those_that_count_for_nothing() -> None
     weights[2] = 0
     (first, *_), _, _ = Search(replay, Scene(replay, {}, timelines).candidates(), 0, weights).findings()
     assert first.by_step.min() > 0 and len(first.by_step) == len(first.gained) - 1
+
+
+def test_the_step_alone_of_a_program_that_is_not_replayed_is_said() -> None:
+    inputs = inputs_of(simulate([[Place("load", (Host(9 * MS),))]], 6))
+    alone = StepAlone(7 * MS, 6 * MS, 8 * MS, MEASURED)
+    said = [item for item in explain_run(replace(inputs, alone=alone))[0].not_judged if "alone" in item.what]
+    (note,) = said
+    assert note.reason.startswith("steps without the profiler took 7.000 ms; without a replay")
+    assert not [item for item in explain_run(inputs)[0].not_judged if "alone" in item.what]
