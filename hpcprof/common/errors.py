@@ -109,7 +109,7 @@ def writing(path: Path) -> Iterator[None]:
 
 @contextmanager
 def about(*fields: str) -> Iterator[None]:
-    """Add the fields that the block is about to a `UsageError` that names none."""
+    """Give a `UsageError` from the block these fields of the job, unless it names its own."""
     try:
         yield
     except UsageError as error:

@@ -13,7 +13,7 @@ import msgspec
 
 from hpcprof.common.errors import DamagedInput, first_line
 from hpcprof.common.units import counted, format_bytes
-from hpcprof.profiles.input_bounds import bomb, max_unpacked_bytes
+from hpcprof.profiles.input_bounds import max_unpacked_bytes, unpacking_error
 from hpcprof.profiles.readers.declaration import Reader
 from hpcprof.profiles.readers.discovery import reader_of
 from hpcprof.profiles.readers.kineto import TORCH
@@ -96,7 +96,7 @@ def _unpack(file: Path, target: Path) -> None:
         with target.open("xb") as output:
             while chunk := _read_block(file, source):
                 if output.tell() + len(chunk) > max_bytes:
-                    raise bomb(file)
+                    raise unpacking_error(file)
                 try:
                     output.write(chunk)
                 except OSError as error:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from hpcprof.common.errors import DamagedInput
-from hpcprof.profiles.input_bounds import bomb, max_unpacked_bytes
+from hpcprof.profiles.input_bounds import max_unpacked_bytes, unpacking_error
 
 _MAGIC = b"\x1f\x8b"
 _CHUNK = 1 << 24
@@ -26,7 +26,7 @@ class _BoundedFile(gzip.GzipFile):
         """Return the next bytes."""
         content = super().read(size)
         if self.tell() > self._max_bytes:
-            raise bomb(self._path)
+            raise unpacking_error(self._path)
         return content
 
 

@@ -49,11 +49,11 @@ _lock = threading.Lock()
 _bounds: dict[int, int] = {}
 """Bound in bytes of each thread that reads a file, by the thread's identity."""
 _memory_before_and_limit = (0, resource.RLIM_INFINITY)
-"""Memory of this process before the first of them began, and the limit that held then."""
+"""Memory of this process, in bytes, before the first of these threads began to read, and its limit then."""
 
 
-class _TimeOver(BaseException):
-    """A file took too much CPU time; it is no `Exception`, which readers may turn into a loss."""
+class _CpuTimeExceeded(BaseException):
+    """A file took too much CPU time. Not an `Exception`, since readers may turn those into a loss."""
 
 
 @contextmanager
@@ -78,13 +78,13 @@ def bounded(path: Path, bound: int) -> Iterator[None]:
     try:
         with _bounded_time(seconds):
             yield
-    except (MemoryError, _TimeOver) as error:
+    except (MemoryError, _CpuTimeExceeded) as error:
         # The error would keep the contents in memory.
         traceback.clear_frames(error.__traceback__)
         memory = f"memory than there is, or than a file of its size may take ({format_bytes(bound)})"
-        over = isinstance(error, _TimeOver)
-        took = f"time than a file of its size may take ({seconds:.0f} s of a core)" if over else memory
-        raise DamagedInput(f"{path} needs more {took}.") from None
+        cpu_time = f"time than a file of its size may take ({seconds:.0f} s of a core)"
+        exceeded = cpu_time if isinstance(error, _CpuTimeExceeded) else memory
+        raise DamagedInput(f"{path} needs more {exceeded}.") from None
     finally:
         with _lock:
             del _bounds[thread]
@@ -93,7 +93,7 @@ def bounded(path: Path, bound: int) -> Iterator[None]:
 
 @contextmanager
 def _bounded_time(seconds: float) -> Iterator[None]:
-    """Raise `_TimeOver` in the block once it has taken this CPU time, if it is in the main thread."""
+    """Raise `_CpuTimeExceeded` in the block once it has taken this CPU time, if it is in the main thread."""
     main = threading.current_thread() is threading.main_thread()
     if not main or signal.getsignal(signal.SIGPROF) is not signal.SIG_DFL:  # a profiler uses it
         yield
@@ -103,7 +103,7 @@ def _bounded_time(seconds: float) -> Iterator[None]:
     def check(*_: object) -> None:
         # Other threads of the process may have taken the time.
         if time.thread_time() > end:
-            raise _TimeOver
+            raise _CpuTimeExceeded
 
     signal.signal(signal.SIGPROF, check)
     signal.setitimer(signal.ITIMER_PROF, seconds, min(seconds, 1))
@@ -119,7 +119,7 @@ def _bounded_time(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGPROF, signal.SIG_DFL)
 
 
-def expect_cells(table: bytes) -> None:
+def check_memory_for_cells(table: bytes) -> None:
     """Raise MemoryError if the cells of a CSV table take more memory than is left.
 
     Arrow ends the process where it gets no memory for them.
@@ -153,7 +153,7 @@ def _ratio(path: Path) -> int:
 def _limit_memory() -> None:
     (before, limit), hard = _memory_before_and_limit, resource.getrlimit(resource.RLIMIT_DATA)[1]
     if _bounds:
-        finite = [each for each in (limit, hard) if each != resource.RLIM_INFINITY]
+        finite = [bytes_ for bytes_ in (limit, hard) if bytes_ != resource.RLIM_INFINITY]
         limit = min([before + sum(_bounds.values()), *finite])
     resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
 
@@ -181,7 +181,7 @@ def max_steps(path: Path) -> int:
     return 10 * ALWAYS_ALLOWED_BYTES + MAX_UNPACK_RATIO * path.stat().st_size
 
 
-def bomb(path: Path) -> DamagedInput:
+def unpacking_error(path: Path) -> DamagedInput:
     """Return the error of a file that becomes larger than it may."""
     size = path.stat().st_size
     return DamagedInput(

@@ -34,7 +34,7 @@ class PageTable(msgspec.Struct, frozen=True):
 
 
 def analysis_tables(name: str, contents: Contents) -> Iterator[PageTable]:
-    """Yield an analysis of a run as a table of its page; of many ranks, as how they differ."""
+    """Yield an analysis of a run as a table of its page; of many ranks, their spread and the outliers."""
     analysis, stored = contents.declared(name), contents.table(name)
     notes = [*contents.basis(name), *reasons(stored)]
     pointer, title = contents.in_full(name), analysis.title
@@ -45,10 +45,10 @@ def analysis_tables(name: str, contents: Contents) -> Iterator[PageTable]:
     summary, rows = spread(analysis, stored)
     notes.append(f"all {counted(stored.count, 'row')}: {pointer}")
     yield page_table(name, f"{title} over {ranks}", summary.columns, rows, pointer, notes)
-    apart, rows = deviating(analysis, stored)
+    per_rank, rows = deviating(analysis, stored)
     if rows and not analysis.first_rank_only:
         title += f": ranks that deviate most in {header(measure(analysis))}"
-        yield page_table(f"{name}-deviating", title, apart.columns, rows, pointer)
+        yield page_table(f"{name}-deviating", title, per_rank.columns, rows, pointer)
 
 
 def page_table(
@@ -70,19 +70,19 @@ def page_table(
         return PageTable(name, title, "", notes, None)
     omitted = f"the page holds the first {MAX_ROWS:,}; all: {pointer}"
     columns_of_rows = ((column, [row[column.name] for row in rows[:MAX_ROWS]]) for column in columns)
-    made = [
+    filled_columns = [
         _column(column, column.name if column.name in unchanged else header(column.name), values)
         for column, values in columns_of_rows
         if any(value not in (None, "") for value in values)
     ]
     notes = [*notes, *([omitted] if len(rows) > MAX_ROWS else [])]
-    return PageTable(name, title, counted(len(rows), "row"), notes, {"name": name, "columns": made})
+    return PageTable(name, title, counted(len(rows), "row"), notes, {"name": name, "columns": filled_columns})
 
 
-def _column(column: Column, text: str, values: list[Any]) -> dict[str, Any]:
-    made: dict[str, Any] = {"name": column.name, "header": text, "values": values}
+def _column(column: Column, heading: str, values: list[Any]) -> dict[str, Any]:
+    data: dict[str, Any] = {"name": column.name, "header": heading, "values": values}
     if column.kind is not Kind.TEXT:
-        return {**made, "texts": [cell(column.name, value) for value in values]}
+        return {**data, "texts": [cell(column.name, value) for value in values]}
     texts = [None if value is None else cell(column.name, value) for value in values]
     long = [value for value in dict.fromkeys(texts) if value and len(value) > _MAX_LABEL_LENGTH]
-    return {**made, "values": texts, "short": labels(long, _MAX_LABEL_LENGTH)}
+    return {**data, "values": texts, "short": labels(long, _MAX_LABEL_LENGTH)}

@@ -138,8 +138,8 @@ def old_removals(
     ]
     statuses = poll(old, LISTING_SECONDS)
     ended = [run for run in old if statuses[run.id].state.ended and _open_job(jobs_of(run)[1:]) is None]
-    free = _without_baselines([run.id for run in ended], runs_dir, db, protected)
-    return [_removal_of_ended(run, statuses[run.id], stored) for run in ended if run.id in free]
+    removable = _without_baselines([run.id for run in ended], runs_dir, db, protected)
+    return [_removal_of_ended(run, statuses[run.id], stored) for run in ended if run.id in removable]
 
 
 def missing_removals(
@@ -155,8 +155,8 @@ def missing_removals(
         for row in stored_runs(db, runs_dir)
         if not Path(row.path).exists() and Path(row.path).parent.is_dir()
     ]
-    free = _without_baselines([row.id for row in missing], runs_dir, db, protected)
-    return [Removal(row.id, rows=row) for row in missing if row.id in free]
+    removable = _without_baselines([row.id for row in missing], runs_dir, db, protected)
+    return [Removal(row.id, rows=row) for row in missing if row.id in removable]
 
 
 def _without_baselines(
@@ -255,10 +255,10 @@ def _open_job(jobs: Sequence[Run]) -> tuple[Run, JobStatus] | None:
 
 
 def _removal_of_ended(run: Run, status: JobStatus, stored: Mapping[str, StoredRun]) -> Removal:
-    return Removal(run.id, run, status, size_of(run.path), _own_rows(run, stored))
+    return Removal(run.id, run, status, size_of(run.path), _collected_rows(run, stored))
 
 
-def _own_rows(run: Run, stored: Mapping[str, StoredRun]) -> StoredRun | None:
+def _collected_rows(run: Run, stored: Mapping[str, StoredRun]) -> StoredRun | None:
     row = stored.get(run.id)
     if row is None or (Path(row.path).exists() and not Path(row.path).samefile(run.path)):
         return None

@@ -185,7 +185,7 @@ def mpi_profiling(machine: Inspected) -> CheckResult:
     if (machine.which("scorep") or modules) and find_spec("otf2") is None:
         observation += " Archives of EZTrace and Score-P cannot be read here."
         return warning(observation, "Install hpcprof[otf2].")
-    if machine.which("nsys") and _loses_mpi4py(machine):
+    if machine.which("nsys") and _misses_messages_of_mpi4py(machine):
         observation += " This nsys does not record the messages of this mpi4py."
         remedy = "Use a newer nsys, mpi4py 3, or an MPI without large counts, such as Open MPI 5.0."
         return warning(observation, remedy)
@@ -200,7 +200,7 @@ def _eztrace_modules(machine: Inspected) -> list[str]:
     return ["its MPI" if name == "mpi" else {"openmpi": "Open MPI", "mpich": "MPICH"}[name] for name in names]
 
 
-def _loses_mpi4py(machine: Inspected) -> bool:
+def _misses_messages_of_mpi4py(machine: Inspected) -> bool:
     """Return whether mpi4py calls functions that nsys does not trace: those for large counts."""
     version = _version(machine.run(["nsys", "--version"]).stdout)
     if version is None or tuple(map(int, version.split(".")[:2])) > _LAST_NSYS_WITHOUT_LARGE_COUNTS:
@@ -270,7 +270,7 @@ CHECKS: dict[str, Check] = {
 }
 """Every check by the name of its finding. To add one, write a function and enter it here."""
 
-_STARTS_RANKS = "MPI"
+_RANK_STARTING_CHECK = "MPI"
 
 CHECK_SECONDS = 2 * COMMAND_SECONDS
 """The time limit of a check; a command inside one has a shorter limit."""
@@ -295,14 +295,14 @@ def examine(
         except Exception as error:
             results[name] = broken(f"The check failed: {type(error).__name__}: {error}.", "Report it.")
 
-    in_job = _STARTS_RANKS in checks and machine.starts_ranks and not machine.scheduler.runs_here
-    in_threads = [name for name in checks if not (in_job and name == _STARTS_RANKS)]
+    in_job = _RANK_STARTING_CHECK in checks and machine.starts_ranks and not machine.scheduler.runs_here
+    in_threads = [name for name in checks if not (in_job and name == _RANK_STARTING_CHECK)]
     threads = {name: threading.Thread(target=run, args=[name], daemon=True) for name in in_threads}
     for thread in threads.values():
         thread.start()
     deadline = time.monotonic() + seconds
     if in_job:
-        run(_STARTS_RANKS)
+        run(_RANK_STARTING_CHECK)
     late = f"The check did not finish within {seconds:.0f} s."
     for name in checks:
         if name in threads:

@@ -236,10 +236,10 @@ def read_settings(folder: Path) -> dict[str, Any]:
     values: dict[str, Any] = {}
     source: dict[str, Path] = {}
     for path in (folder / LOCAL, folder / GLOBAL):
-        for key, value in _read(path).items():
+        for key, value in _read_json(path).items():
             if key not in _KEYS:
                 raise unknown("key", key, _KEYS, f" in {path}")
-            _check(path, key, value)
+            _check_setting(path, key, value)
             values[key], source[key] = value, path
     for key in _REQUIRED_SETTINGS:
         if key not in values:
@@ -252,7 +252,7 @@ def read_settings(folder: Path) -> dict[str, Any]:
     return {"model": str((folder / MODEL_FILE).absolute()), "tools": tools, **parameters}
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read_json(path: Path) -> dict[str, Any]:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -266,15 +266,15 @@ def _read(path: Path) -> dict[str, Any]:
     return data
 
 
-def _check(path: Path, key: str, value: object) -> None:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
+def _check_setting(path: Path, key: str, value: object) -> None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if key in _TEXTS:
         valid, wanted = isinstance(value, str) and value != "", "a text"
     elif key == "cap_size":
-        valid, wanted = number and 0 < value < float("inf"), "a number of MB above 0"  # type: ignore[operator]
+        valid, wanted = is_number and 0 < value < float("inf"), "a number of MB above 0"  # type: ignore[operator]
     else:
         least = _COUNTS[key]
-        valid = number and isinstance(value, int) and value >= least
+        valid = is_number and isinstance(value, int) and value >= least
         wanted = f"a whole number from {least}"
     if not valid:
         raise UsageError(f"{path}: {key} is {json.dumps(value)}: it must be {wanted}.")

@@ -48,10 +48,10 @@ class CollectiveRecord(NamedTuple):
     correlation: int = NO_CORRELATION
     elements_in: int = 0
     elements_out: int = 0
-    kind: str | None = None
+    dtype: str | None = None
     ranks: int = UNKNOWN_RANKS
     group: str | None = None
-    even: bool = False
+    equal_split: bool = False
     peer: int = NO_PEER
     start: int = 0
     """The start of a kernel, which orders the kernels of a CUDA graph."""
@@ -63,16 +63,16 @@ def collective_record(written: bytes, correlation: int = NO_CORRELATION) -> Coll
     name = arguments.get("Collective name")
     if not isinstance(name, str):
         return None
-    kind, group = arguments.get("dtype"), arguments.get("Process Group Name")
+    dtype, group = arguments.get("dtype"), arguments.get("Process Group Name")
     return CollectiveRecord(
         name=name,
         correlation=correlation,
         elements_in=max(0, _natural_number(arguments.get("In msg nelems"))),  # Bytes must fit 63 bits.
         elements_out=max(0, _natural_number(arguments.get("Out msg nelems"))),
-        kind=kind if isinstance(kind, str) else None,
+        dtype=dtype if isinstance(dtype, str) else None,
         ranks=_natural_number(arguments.get("Group size")) or UNKNOWN_RANKS,
         group=group if isinstance(group, str) else None,
-        even=arguments.get("In split size", "[]") == "[]",
+        equal_split=arguments.get("In split size", "[]") == "[]",
         peer=_natural_number(arguments.get("Dst Rank", arguments.get("Src Rank")), 1 << 31),
     )
 
@@ -102,7 +102,7 @@ class _Launch(NamedTuple):
     operation: str | None
 
 
-def by_operators(
+def records_by_operators(
     operators: IntColumns, kernels: IntColumns, communicating: Mask, calls: ApiCalls, strings: StringTable
 ) -> list[CollectiveRecord]:
     """Return the records of kernels by the operators (``c10d::``) that launch them; none if one has none.
@@ -146,16 +146,16 @@ def batched_records(
     correlation = {record.correlation for record in records}
     rows = np.flatnonzero(communicating & (kernels["correlation"] != NO_CORRELATION))
     kernel_names = strings.array()[kernels["name"][rows]]
-    carried = dict(zip(kernels["correlation"][rows].tolist(), kernel_names, strict=True))
-    if not carried.keys() - correlation:
+    kernel_name = dict(zip(kernels["correlation"][rows].tolist(), kernel_names, strict=True))
+    if not kernel_name.keys() - correlation:
         return []
     threads: dict[tuple[int, int], tuple[list[GroupCall], list[_Launch]]] = {}
     for call in sorted(group_calls):
         threads.setdefault((call.process, call.thread), ([], []))[0].append(call)
-    launching = np.flatnonzero(np.isin(calls.correlation, [*carried]))
+    launching = np.flatnonzero(np.isin(calls.correlation, [*kernel_name]))
     for row in launching[np.argsort(calls.start[launching], kind="stable")].tolist():
         number, thread = int(calls.correlation[row]), (int(calls.process[row]), int(calls.thread[row]))
-        launch = _Launch(int(calls.start[row]), number, number in correlation, operation(carried[number]))
+        launch = _Launch(int(calls.start[row]), number, number in correlation, operation(kernel_name[number]))
         threads.setdefault(thread, ([], []))[1].append(launch)
     return [record for thread in threads.values() for record in _thread_records(*thread)]
 
@@ -172,11 +172,11 @@ def _thread_records(
         for launch, last in zip(launches, calls_before, strict=True)
     ]
     launches_in_call = Counter(
-        last for last, within in zip(calls_before, is_during_call, strict=True) if within
+        last for last, is_during in zip(calls_before, is_during_call, strict=True) if is_during
     )
     first = 0
-    for launch, last, within in zip(launches, calls_before, is_during_call, strict=True):
-        if not launch.has_record and within:
+    for launch, last, is_during in zip(launches, calls_before, is_during_call, strict=True):
+        if not launch.has_record and is_during:
             yield from _last_batch(
                 [group_calls[last - 1].record] if launches_in_call[last] == 1 else [], launch
             )
@@ -227,12 +227,12 @@ def collectives(records: Sequence[CollectiveRecord], calls: ApiCalls, strings: S
 
 def _message(op: str, record: CollectiveRecord) -> int:
     """Return the message as NCCL counts it; `NO_BYTES` if ranks exchange messages of different sizes."""
-    width = element_bytes(record.kind)
+    width = element_bytes(record.dtype)
     elements = record.elements_out if op in ("ReduceScatter", "Scatter") else record.elements_in
     if op == "AlltoAll":
-        even = record.even and record.ranks > 0 and elements % record.ranks == 0
-        elements = elements // record.ranks if even else 0
-    if not width or not elements or (op in ONE_PART_MESSAGES and not record.even):
+        is_equal = record.equal_split and record.ranks > 0 and elements % record.ranks == 0
+        elements = elements // record.ranks if is_equal else 0
+    if not width or not elements or (op in ONE_PART_MESSAGES and not record.equal_split):
         return NO_BYTES
     return elements * width
 
@@ -270,7 +270,7 @@ def only_group(distributed: Mapping[str, Any]) -> ProcessGroup:
 
 
 def works(name: Ints, distributed: Mapping[str, Any], strings: StringTable) -> tuple[Mask, list[Loss]]:
-    """Return a mask of the works of process groups, which any thread may end, and losses among them.
+    """Return a mask of the works of process groups (any thread may end them), and losses of their backends.
 
     ``distributed`` is the trace's ``distributedInfo``, which names the backends of all groups. Devices of a
     backend that is not read (``hccl``) carry out its work.

@@ -22,10 +22,10 @@ from hpcprof.profiles.readers.kineto import ASCEND_TRACE, MERGED, TORCH
 from hpcprof.profiles.readers.kineto.arrows import linked_operators
 from hpcprof.profiles.readers.kineto.collectives import (
     batched_records,
-    by_operators,
     collectives,
     host_collectives,
     only_group,
+    records_by_operators,
     works,
 )
 from hpcprof.profiles.readers.kineto.events import TraceEvents, frame_of, synchronizations
@@ -115,7 +115,7 @@ def read_trace(path: Path, translate: Callable[[Batch], Batch] | None = None) ->
     if records or events.group_calls:
         batches = batched_records(records, events.group_calls, kernels, communicating, calls, events.strings)
     else:
-        batches = by_operators(operators, kernels, communicating, calls, events.strings)
+        batches = records_by_operators(operators, kernels, communicating, calls, events.strings)
     communicated = collectives([*records, *batches], calls, events.strings)
     operators["link"] = linked_operators(operators, events.arrows.columns())
     distributed = _mapping_or_empty(properties.get("distributedInfo"))

@@ -37,7 +37,7 @@ _LOSS = re.compile(
     r"|trunc|exceed|skipp|error|cannot|could not|ran out|too (?:many|large|small)",
     re.IGNORECASE,
 )
-"""Words of an information that tell of a loss: nsys writes of missing CUPTI events at this level."""
+"""Words by which a message of level information reports a loss, such as of CUPTI events."""
 _SELF_STARTED = re.compile(r"(?:started|stopped) due to \w+ API|(?<!flushed on )[Cc]udaProfilerSt(?:art|op)")
 """Sentences about a capture that the program starts or stops itself; nsys always tells when it flushes."""
 _HARMLESS = (
@@ -55,13 +55,14 @@ whenever events come from before the start."""
 _AT_END = re.compile(r"CUPTI buffers: \d+ of \d+|incomplete CUPTI events dropped")
 """Warnings about the last events of a session, which come after the steps if the start-up hook ended it."""
 _NO_PAGES = re.compile("Unified Memory cannot be traced")
-"""The sentence about moves of pages, which mean nothing to a program without unified memory."""
+"""The warning about moves of pages; a program without unified memory has none."""
 _NO_RANGES = re.compile("Not all NVTX events might have been collected")
-"""The sentence about ranges, of which a program that marks none loses none."""
+"""The warning about ranges; a program that marks none has none to lose."""
 _WINDOW = "hpcprof.window"
 """The mark of the hook where the steps begin after which it ends the session."""
-_NOTHING = re.compile(r"^No \w+ events collected|might have not been started")
-_PID = 0xFFFFFF
+_NO_EVENTS = re.compile(r"^No \w+ events collected|might have not been started")
+"""Warnings about a process that had nothing to record."""
+_PID_MASK = 0xFFFFFF
 _FOLDERS = re.compile(r"(?<![\w.])/(?:[^\s/:;,'\"]+/)+")
 
 # Rows of META_DATA_EXPORT and TARGET_INFO_SYSTEM_ENV, with the kind and name of the fact.
@@ -188,11 +189,11 @@ def _diagnostics(export: NsysExport, processes: Collection[int]) -> list[Loss]:
     ended = any(_AT_END.search(text) for _, text, _ in messages) and _has_window(export)
     counts: Counter[tuple[LossKind, str]] = Counter()
     for severity, text, process in messages:
-        speaks = severity in (_WARNING, _ERROR) or (severity == _INFORMATION and _LOSS.search(text))
+        is_loss = severity in (_WARNING, _ERROR) or (severity == _INFORMATION and _LOSS.search(text))
         # A global id without a pid is of no process.
         owner = process >> PROCESS_SHIFT if isinstance(process, int) else 0
-        another = processes and owner & _PID and owner not in processes
-        if not speaks or (another and _NOTHING.search(text)):
+        is_other_process = processes and owner & _PID_MASK and owner not in processes
+        if not is_loss or (is_other_process and _NO_EVENTS.search(text)):
             continue
         harmless = (
             (ended and _AT_END.search(text))

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from hpcprof.common.errors import DamagedInput, first_line
-from hpcprof.profiles.input_bounds import bomb, max_unpacked_bytes
+from hpcprof.profiles.input_bounds import max_unpacked_bytes, unpacking_error
 from hpcprof.profiles.readers.nsys.table_pages import BinaryColumn, TableColumns, Wanted, quoted
 from hpcprof.profiles.timeline import Ints
 
@@ -69,14 +69,14 @@ class ParquetTables(msgspec.Struct):
             chosen = file.schema_arrow.names if columns is None else columns
             # A page may repeat one value any number of times.
             if 8 * file.metadata.num_rows * len(chosen) > max_bytes:
-                raise bomb(path)
+                raise unpacking_error(path)
             # Texts stay numbers until their size is known.
             read = pq.read_table(
                 path, columns=columns, use_threads=False, partitioning=None, read_dictionary=texts
             )
             size = sum(map(_text_bytes, (chunk for column in read.columns for chunk in column.chunks)))
             if size > max_bytes:
-                raise bomb(path)
+                raise unpacking_error(path)
             kinds = [(schema.name, schema.type) for schema in read.schema]
             plain = [(name, k.value_type if pa.types.is_dictionary(k) else k) for name, k in kinds]
             return read.cast(pa.schema(plain))

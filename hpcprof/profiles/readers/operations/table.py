@@ -39,7 +39,7 @@ import pyarrow.parquet as pq
 from hpcprof.common.errors import DamagedInput, reading
 from hpcprof.common.units import listed
 from hpcprof.profiles.collective_operations import POINT_TO_POINT, operation
-from hpcprof.profiles.input_bounds import bomb, expect_cells, max_unpacked_bytes
+from hpcprof.profiles.input_bounds import check_memory_for_cells, max_unpacked_bytes, unpacking_error
 from hpcprof.profiles.readers.operations import REQUIRED, chakra
 from hpcprof.profiles.timeline import LATEST, LONGEST
 
@@ -206,13 +206,13 @@ def _arrow(path: Path) -> tuple[pa.Table, int]:
         raise DamagedInput(f"{path} tells the same in several columns: {listed(twice, len(twice))}.")
     chosen = [name for name in names if name in wanted]
     if path.suffix.lower() != ".parquet":
-        expect_cells(path.read_bytes())
+        check_memory_for_cells(path.read_bytes())
         return _csv_columns(path, chosen)
     with pq.ParquetFile(path) as file:
         groups = range(file.metadata.num_row_groups)
         unpacked = sum(file.metadata.row_group(group).total_byte_size for group in groups)
         if unpacked > max_unpacked_bytes(path.stat().st_size):
-            raise bomb(path)
+            raise unpacking_error(path)
         return file.read(chosen), 0
 
 

@@ -16,7 +16,7 @@ from pyarrow import csv
 from hpcprof.common.errors import DamagedInput, first_line
 from hpcprof.profiles.columns.unique import distinct, numbered_rows
 from hpcprof.profiles.gzip_file import content_of
-from hpcprof.profiles.input_bounds import expect_cells, first_repeated_name
+from hpcprof.profiles.input_bounds import check_memory_for_cells, first_repeated_name
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
 from hpcprof.profiles.readers.declaration import rank_from_name
 from hpcprof.profiles.readers.rocprof import COUNTER_TABLE, KERNEL_TABLE, ROCPROFV3
@@ -153,7 +153,7 @@ class _TableSet:
         try:
             options = csv.ParseOptions(invalid_row_handler=skip)
             written = path.read_bytes()
-            expect_cells(written)
+            check_memory_for_cells(written)
             complete, _, incomplete = written.rpartition(b"\n")
             content = pa.py_buffer(
                 (complete + b"\n" if incomplete and complete else written).decode("utf-8", "replace").encode()

@@ -139,7 +139,7 @@ _MAX_PLANES, _MAX_LINES = 4096, 200_000
 """Maximum number of devices and hosts of a process, and of the threads and streams of each."""
 
 
-def space_of(data: bytes) -> tuple[list[Plane], str | None]:
+def read_planes(data: bytes) -> tuple[list[Plane], str | None]:
     """Return the planes of an XSpace, and the name of the host if it has one.
 
     Raises Damage if the bytes are no XSpace.
@@ -178,12 +178,12 @@ def _plane(data: bytes, columns: Bytes, message: Field) -> Plane:
             stats.append(field)
     metadata = dict(_metadata(data, event, stat_names) for event in events)
     lines_of_plane, row, begin, end = _lines(data, lines)
-    first = np.array([line.start_ns for line in lines_of_plane], np.int64)
-    fields, start, length = _times(columns, begin, end, first[row])
+    line_start = np.array([line.start_ns for line in lines_of_plane], np.int64)
+    fields, start, length = _times(columns, begin, end, line_start[row])
     timed = has_plausible_times(start, start + length) & (length >= 0)
     if not timed.all():
         row, begin, end = row[timed], begin[timed], end[timed]
-        fields, start, length = _times(columns, begin, end, first[row])
+        fields, start, length = _times(columns, begin, end, line_start[row])
     return Plane(
         data,
         name,
@@ -200,11 +200,11 @@ def _plane(data: bytes, columns: Bytes, message: Field) -> Plane:
     )
 
 
-def _times(columns: Bytes, begin: Ints, end: Ints, first: Ints) -> tuple[Fields, Ints, Ints]:
+def _times(columns: Bytes, begin: Ints, end: Ints, line_start: Ints) -> tuple[Fields, Ints, Ints]:
     """Return the fields of events, their starts and their durations, given the starts of their lines."""
     fields = columns_of(columns, begin, end)
     offset, length = (fields.last(number, len(begin)) for number in (2, 3))
-    return fields, first + offset // _PS_PER_NS, length // _PS_PER_NS
+    return fields, line_start + offset // _PS_PER_NS, length // _PS_PER_NS
 
 
 def _lines(data: bytes, messages: list[Field]) -> tuple[tuple[Line, ...], Ints, Ints, Ints]:
@@ -248,7 +248,7 @@ def _metadata(data: bytes, message: Field, stat_names: dict[int, str]) -> tuple[
 
 
 def _stat(data: bytes, message: Field, names: dict[int, str]) -> tuple[str, Stat] | None:
-    """Return the name and the value of a statistic that is not one of an event."""
+    """Return the name and the value of a statistic of a plane or of an event's metadata."""
     key, value = 0, None
     for field in fields_of(data, message.value, message.end):
         if field.number == 1:

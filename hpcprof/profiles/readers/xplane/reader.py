@@ -20,7 +20,7 @@ from hpcprof.profiles.readers.string_table import StringTable
 from hpcprof.profiles.readers.xplane import XPLANE
 from hpcprof.profiles.readers.xplane.hlo import programs_of
 from hpcprof.profiles.readers.xplane.host import host_tables
-from hpcprof.profiles.readers.xplane.planes import NOT_GIVEN, Plane, Stat, space_of
+from hpcprof.profiles.readers.xplane.planes import NOT_GIVEN, Plane, Stat, read_planes
 from hpcprof.profiles.readers.xplane.tpu import tpu_tables
 from hpcprof.profiles.readers.xplane.wire import Damage
 from hpcprof.profiles.timeline import (
@@ -167,7 +167,7 @@ def read(path: Path) -> Timeline:
     with reading(path):
         data = path.read_bytes()
     try:
-        planes, host = space_of(data)
+        planes, host = read_planes(data)
         if not planes:
             raise Damage
         return _timeline(path, {plane.name: plane for plane in planes}, host)
