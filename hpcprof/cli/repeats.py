@@ -32,7 +32,7 @@ def repeat(
     """
     if baseline is None:
         ids = [run_job(site, job).id for _ in range(count)]
-        echo(f"{counted(len(ids), 'run')}: {' '.join(ids)}")
+        echo(f"{counted(len(ids), 'run')}, whose steps hpcprof list shows: {' '.join(ids)}")
         return
     jobs = {"A": _job_of(baseline, job, store, runs_dir), "B": (site, job)}
     sides: dict[str, list[str]] = {"A": [], "B": []}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
@@ -164,7 +165,10 @@ def _columns_that_fit(
 
 
 def console(width: int | None = None, stderr: bool = False) -> Console:
-    """Return a terminal; names in a profile are neither markup nor emoji there, and do not steer it."""
+    """Return a console; names in a profile are neither markup nor emoji there, and do not steer a terminal.
+
+    Lines that go to a file or a pipe do not end in blanks.
+    """
     from rich.console import Console
 
     class Terminal(Console):
@@ -172,6 +176,10 @@ def console(width: int | None = None, stderr: bool = False) -> Console:
             for segment in super().render(*parts):
                 text = segment.text if segment.control else segment.text.translate(ESCAPED_CONTROLS)
                 yield segment._replace(text=text)
+
+        def _render_buffer(self, buffer: Iterable[Segment]) -> str:
+            text = super()._render_buffer(buffer)
+            return text if self.is_terminal else re.sub(" +$", "", text, flags=re.MULTILINE)
 
     return Terminal(width=width, stderr=stderr, markup=False, emoji=False, highlight=False)
 

@@ -101,7 +101,7 @@ def test_in_a_narrow_terminal_no_figure_is_cut(name: str, stored: AnalysisTable,
     for width in (20, 40):
         lines = printed(width)
         assert all(len(line) <= width for line in lines)
-        shown, _, left_out = "\n".join(lines).partition("(not shown: ")
+        shown, _, left_out = "\n".join(lines).partition("(not shown:")
         missing = " ".join(left_out.partition(";")[0].split()).split(", ")
         columns = [column.name for column in ANALYSES[name].columns if header(column.name) not in missing]
         assert columns

@@ -69,6 +69,13 @@ def test_a_last_column_of_text_wraps(
     assert not said
 
 
+def test_lines_of_a_file_or_a_pipe_do_not_end_in_blanks(capsys: pytest.CaptureFixture[str]) -> None:
+    show_values(("name", "n"), [("a", 1), ("long name", 2)])
+    show([("a", "b"), ("a", "long text")], ("first", "last"))
+    shown = capsys.readouterr().out
+    assert shown and all(line == line.rstrip() for line in shown.splitlines())
+
+
 def test_values_of_csv_are_whole(capsys: pytest.CaptureFixture[str]) -> None:
     write_rows("csv", COLUMNS, ROWS)
     assert [*csv.reader(io.StringIO(capsys.readouterr().out))][1][1] == KERNELS[0]
@@ -91,7 +98,7 @@ def test_a_long_command_does_not_widen_a_table_that_is_no_terminal(
     columns = {"run": ["train-1234abcd", "b"], "command": ["./solver " * 1000, "true"], "state": ["-", "-"]}
     show_what_fits(columns, ["run", "state", "command"], shortened="command")
     out, err = capsys.readouterr()
-    assert ([len(line) for line in out.splitlines()], err) == ([14 + 2 + 200 + 2 + 5] * 3, "")
+    assert (max(map(len, out.splitlines())), err) == (14 + 2 + 200 + 2 + 5, "")
     monkeypatch.setenv("COLUMNS", "24")
     show_what_fits(columns, ["run", "state", "command"], shortened="command")
     assert capsys.readouterr().err == "not shown in this width: command\n"
