@@ -235,9 +235,8 @@ class Ranks:
                 for name, value in counts.items():
                     data[name] = data.get(name, 0) + value
             if rank not in self._groups:
-                self._groups[rank] = _group_folder(
-                    str(min(pids)), "cgroup.type"
-                )  # which the root group lacks
+                # The root group lacks that file.
+                self._groups[rank] = _group_folder(str(min(pids)), "cgroup.type")
             group = self._groups[rank]
             if group not in stalls:
                 # Ranks share it mostly.

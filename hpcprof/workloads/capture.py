@@ -30,13 +30,7 @@ import torch
 
 from hpcprof.common.atomic import replacing, write_atomically
 from hpcprof.node import step_lines
-from hpcprof.node.hooks.torch_hook.step_windows import (
-    Nvtx,
-    Roctx,
-    StepsAlone,
-    Unitrace,
-    note_of_steps_alone,
-)
+from hpcprof.node.hooks.torch_hook.step_windows import Nvtx, Roctx, StepsAlone, Unitrace, note_of_steps_alone
 from hpcprof.node.step_lines import StepLines
 from hpcprof.workloads.rankenv import RankEnvironment, RankProfiler
 
