@@ -210,7 +210,6 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     held_up = scene.mpi.held_up if is_mpi and scene.mpi else 0.0
     rare = [finding for finding in findings if is_mpi and (is_rare(finding) or is_held_up(finding, held_up))]
     findings = [finding for finding in findings if finding not in rare]
-    findings, drifts_by_profiler = without_profiler_drift(findings, share.alone, elapsed)
     unknown = {Trait.LIKE_WAITING} if inputs.coverage or built.loose_ranks else set()
     cost = min(CALL_COST_NS.get(built.profiler, 0), MPI_CALL_COST_NS if is_mpi else sys.maxsize)
     judged = [candidate for candidate in scene.candidates() if not candidate.has(*unknown)]
@@ -221,6 +220,9 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     causes += [item for item in slow if item.candidate.slower >= SURELY_SLOW]
     recorded_elapsed = elapsed or round(search.wall)
     elapsed = recorded_elapsed if replay.recorded is None else round(search.wall)
+    findings, drifts_by_profiler = without_profiler_drift(
+        findings, series, inputs.tables["step_account"], recorded_elapsed - elapsed
+    )
     error = 100 * search.error / search.wall
     usual = usual_confidence(inputs, built, error)
     doubts = [

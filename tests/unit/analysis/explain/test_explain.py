@@ -15,7 +15,7 @@ import pytest
 
 from hpcprof.analysis.explain.cause import Cause
 from hpcprof.analysis.explain.explain import explain_run, most_blocks
-from hpcprof.analysis.explain.explanation import WAITING, Earlier, Explanation, OnceStep
+from hpcprof.analysis.explain.explanation import MEASURED, WAITING, Earlier, Explanation, OnceStep, StepAlone
 from hpcprof.analysis.explain.whole_run import STREAM_WAITS, unexplained_waiting
 from hpcprof.profiles.host_memory import HostMemory
 from hpcprof.profiles.losses import Loss, LossKind, Subject
@@ -613,6 +613,21 @@ def test_a_changed_level_is_shown_by_a_step_of_each() -> None:
     # The steps of a level hardly differ: the tenth that models are off is counted once.
     assert drift.saving_ns and drift.saving_high_ns
     assert drift.saving_high_ns - drift.saving_ns == pytest.approx(0.1 * drift.saving_ns, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("program", "alone_ms"), [(training(), 21.5), ([*(400 * [Host(20 * US), Launch(3 * US)])], 7.7)]
+)
+def test_kernels_that_take_longer_and_longer_are_a_drift_whatever_the_profiler_costs(
+    program: list[Instruction], alone_ms: float
+) -> None:
+    """Steps alone before the capture are shorter, as the program itself drifts."""
+    longer = [Once(step, (Launch(step * MS // 4), Wait())) for step in range(20)]
+    alone = StepAlone(*(round(share * alone_ms * MS) for share in (1, 0.99, 1.01)), MEASURED)
+    inputs = replace(inputs_of(simulate([[*program, *longer]] * 2, 20)), alone=alone)
+    found = explain_run(inputs)[0]
+    assert found.step.alone_ns == alone
+    assert Cause.STEP_DRIFT in [one.cause for one in found.shown()]
 
 
 def test_a_late_gpu_behind_a_slow_host_is_a_finding_together_with_it() -> None:
