@@ -65,6 +65,7 @@ from hpcprof.analysis.explain.whole_run import (
     incomplete_capture,
     is_held_up,
     is_rare,
+    moves_in_steps,
     moving_pages,
     once_steps,
     rare_steps,
@@ -252,7 +253,8 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     if is_mpi and not has_late_rank and _lacks_records(inputs):
         replayed += late_in_mpi(inputs.tables)
     replayed = with_first_work(replayed, inputs, timelines, elapsed)
-    replayed = with_page_waits(replayed, inputs.tables["step_account"], inputs.tables["memops"], elapsed)
+    account, copies = inputs.tables["step_account"], inputs.tables["memops"]
+    replayed = with_page_waits(replayed, account, copies, moves_in_steps(timelines), elapsed)
     findings = join_by_steps(
         without_judged_copies(findings, replayed), replayed, {pause.step for pause in paused}, drifting
     )

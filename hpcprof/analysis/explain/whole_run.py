@@ -42,7 +42,7 @@ from hpcprof.analysis.steps.mpi_steps import mpi_calls_in_order
 from hpcprof.analysis.steps.run_step import PARTS, StepSeries, account_of_all_steps, step_series, whole_steps
 from hpcprof.analysis.steps.wall_time import step_intervals
 from hpcprof.common.units import counted, format_bytes, format_ns, named_ranks
-from hpcprof.profiles.columns.unique import numbered_rows
+from hpcprof.profiles.columns.unique import distinct, name_matches, numbered_rows
 from hpcprof.profiles.losses import LossKind, sum_losses
 from hpcprof.profiles.timeline import NO_NAME, Category, Floats, Mask, Timeline
 from hpcprof.runs.step_time import single_long_steps
@@ -310,23 +310,43 @@ def double_precision(kernels: pd.DataFrame) -> Iterator[NotJudged]:
         )
 
 
+def moves_in_steps(timelines: Mapping[int, Timeline]) -> list[tuple[str, int, int]]:
+    """Return the moves of pages of unified memory that begin in steps, by name: their number and time in ns.
+
+    Others, as of what a program reads at its end, make no step longer.
+    """
+    moves = []
+    for timeline in timelines.values():
+        memops, steps = timeline.memops, step_intervals(timeline)
+        begun, ended = (
+            np.searchsorted(np.sort(bound), memops.start, "right") for bound in (steps.start, steps.end)
+        )
+        moved = memops.take(name_matches(timeline, memops.name, MIGRATION.search) & (begun > ended))
+        for name in distinct(moved.name).tolist():
+            time = (moved.end - moved.start)[moved.name == name]
+            moves.append((str(timeline.strings[name]), len(time), int(time.sum())))
+    return moves
+
+
 def with_page_waits(
-    findings: Sequence[Finding], account: pd.DataFrame, copies: pd.DataFrame, elapsed: int
+    findings: Sequence[Finding],
+    account: pd.DataFrame,
+    copies: pd.DataFrame,
+    moves: Sequence[tuple[str, int, int]],
+    elapsed: int,
 ) -> list[Finding]:
     """Bound what host work costs by the idle time of the GPU where the host reads pages of unified memory.
 
     The host waits there for the GPU without a call. The pages are the cause if their faults and moves take
-    half of the idle time. ``account`` is the table ``step_account``, ``copies`` is ``memops``.
+    half of the idle time. ``account`` is the table ``step_account``, ``copies`` is ``memops``, and ``moves``
+    are those of `moves_in_steps`.
     """
-    moved = copies[copies["operation"].str.contains(MIGRATION)] if len(copies) else copies
-    to_host = moved[moved["operation"].str.contains(_PAGES_TO_HOST)] if len(moved) else moved
-    if not len(to_host) or not len(account):
+    to_host = [move for move in moves if _PAGES_TO_HOST.search(move[0]) and move[1]]
+    if not to_host or not len(account):
         return [*findings]
     idle = round(float(account["idle_ns"].astype(float).mean()))
-    moving, all_moving = (
-        round(float(table["total_ns"].astype(float).sum()) / len(account)) for table in (to_host, moved)
-    )
-    faults = float(to_host["count"].astype(float).sum()) * _PAGE_FAULT_NS / len(account)
+    moving, all_moving = (round(sum(time for *_, time in each) / len(account)) for each in (to_host, moves))
+    faults = sum(count for _, count, _ in to_host) * _PAGE_FAULT_NS / len(account)
     are_cause = faults + moving >= idle / 2
 
     def bounded(item: Finding) -> Finding:
@@ -349,7 +369,9 @@ def with_page_waits(
             remedy=find_cause(Cause.PAGE_MIGRATION).advise(item.where, item.ranks),
             saving_low_ns=min(moving, saving),
             saving_high_ns=min(saving + all_moving - moving, elapsed),
-            evidence=tuple(largest("memops", "total_ns", to_host)[:1]),
+            evidence=tuple(
+                largest("memops", "total_ns", copies[copies["operation"].str.contains(_PAGES_TO_HOST)])[:1]
+            ),
             evidence_text=(),
         )
 

@@ -239,16 +239,16 @@ def _unfilled(scene: Scene) -> Iterator[Candidate]:
     shaped = ((scene.timelines[rank].kernels.block.prod(axis=1) > 1).any() for rank in scene.graph.ranks)
     if not units or not all(shaped):
         return
-    blocks = grid_blocks(work.grid)
+    blocks, at_once = grid_blocks(work.grid), _blocks_at_once(scene)
     few = work.is_compute & (time >= _MIN_UNFILLED_NS)
-    few &= (blocks > 0) & (blocks <= _MAX_FILLED_SHARE * units)
+    few &= (blocks > 0) & (at_once <= _MAX_FILLED_SHARE * units)
     _, kind = numbered_rows(work.stream, work.step, work.name, work.grid, few.astype(np.int64))
     begins = np.flatnonzero(np.diff(kind, prepend=-1))
     counts = np.diff(begins, append=len(kind))
     chosen = few[begins] & (counts >= _MIN_UNFILLED)
     long = few & (time >= _MIN_LONG_NS)
     long &= time[long].sum() >= _MIN_COMPUTE_SHARE * time[work.is_compute].sum()
-    less = np.where(long, time * (1 - blocks / units), 0.0)
+    less = np.where(long, time * (1 - at_once / units), 0.0)
     for begin, count in zip(begins[chosen].tolist(), counts[chosen].tolist(), strict=True):
         full = -(-count * int(blocks[begin]) // units)
         spare = begin + np.argsort(time[begin : begin + count])
@@ -256,6 +256,21 @@ def _unfilled(scene: Scene) -> Iterator[Candidate]:
         less[spare[:-full]] = time[spare[:-full]]
     removed = np.flatnonzero(less)
     yield from scene.of_operations(UNFILLED_GPU, removed, less[removed])
+
+
+def _blocks_at_once(scene: Scene) -> Floats:
+    """Return the blocks of each kernel and those beside it on its rank, as a mean over its time."""
+    work, at_once = scene.graph.work, np.zeros(len(scene.graph.work))
+    for rank in range(len(scene.ranks)):
+        rows = np.flatnonzero(work.is_compute & (scene.graph.work_rank == rank) & (work.time > 0))
+        blocks = grid_blocks(work.grid[rows])
+        moments = np.concatenate((work.start[rows], work.end[rows]))
+        order = np.argsort(moments, kind="stable")
+        level, moments = np.cumsum(np.concatenate((blocks, -blocks))[order]), moments[order]
+        total = np.concatenate(([0.0], np.cumsum(level[:-1] * np.diff(moments))))[: len(moments)]
+        begun, ended = (total[np.searchsorted(moments, bound[rows])] for bound in (work.start, work.end))
+        at_once[rows] = (ended - begun) / work.time[rows]
+    return at_once
 
 
 _SORTS = re.compile(
@@ -339,8 +354,8 @@ or more, and products with chirps before, between and after."""
 
 _FAST_LENGTHS = (
     "Pad the Fourier transforms of {where} to a length that has small prime factors alone, such as "
-    "next_fast_len of scipy.fft or cupyx.scipy.fft gives: others take three transforms of more than twice "
-    "the length."
+    "next_fast_len of scipy.fft or cupyx.scipy.fft gives: others take two transforms of twice the length or "
+    "more."
 )
 
 _SAVED_SHARE = {2: 0.83, 4: 0.67}
@@ -462,11 +477,11 @@ UNFILLED_GPU = _declare(
     title="launches that fill little of the GPU",
     meaning="launches leave most multiprocessors idle",
     about="eight launches of one kernel or more in a row, of 3 µs or more, have blocks for a quarter of the "
-    "multiprocessors or less each. The saving is that of one launch for all: it takes as long as the "
-    "longest, once for each time that their blocks fill the GPU. It is possible where none needs the result "
-    "of another, which no profile records, so the confidence is low. Single such launches of 0.1 ms "
-    "or more count too, if they take a third of the compute: with more blocks, all multiprocessors share the "
-    "work",
+    "multiprocessors or less each, with what runs beside them. The saving is that of one launch for all: "
+    "it takes as long as the longest, once for each time that their blocks fill the GPU. It is possible "
+    "where none needs the result of another, which no profile records, so the confidence is low. Single such "
+    "launches of 0.1 ms or more count too, if they take a third of the compute: with more blocks, all "
+    "multiprocessors share the work",
     remedy="Give the GPU more at once in {where}: one launch over all parts (a larger grid, a batched call), "
     "or streams side by side. If each launch needs the one before it, let several problems run together.",
     candidates=_unfilled,
@@ -486,7 +501,9 @@ SORTING = _declare(
     "(coalesce() a sparse matrix once), and leave the order out where it does not matter (scatter, "
     "index_add_, bincount).",
     remedies={
-        "jax": "Sort less in {where}: jax.lax.top_k or approx_max_k, and segment sums instead of sorts."
+        "jax": "Sort less in {where}: jax.lax.top_k or approx_max_k, and segment sums instead of sorts.",
+        "cuda": "Sort less in {where}: select the largest values alone, keep what does not change sorted, "
+        "sort fewer bits of the keys, and leave the order out where it does not matter (atomic sums).",
     },
     candidates=_sorting,
     figures=(Figures("kernels", "total_ns", named(_SORTS.pattern)),),

@@ -623,7 +623,8 @@ def test_kernels_that_take_longer_and_longer_are_a_drift_whatever_the_profiler_c
 ) -> None:
     """Steps alone before the capture are shorter, as the program itself drifts."""
     longer = [Once(step, (Launch(step * MS // 4), Wait())) for step in range(20)]
-    alone = StepAlone(*(round(share * alone_ms * MS) for share in (1, 0.99, 1.01)), MEASURED)
+    value = round(alone_ms * MS)
+    alone = StepAlone(value, value - MS // 10, value + MS // 10, MEASURED)
     inputs = replace(inputs_of(simulate([[*program, *longer]] * 2, 20)), alone=alone)
     found = explain_run(inputs)[0]
     assert found.step.alone_ns == alone

@@ -353,17 +353,20 @@ def test_launches_in_a_row_that_fill_little_of_the_gpu_could_be_one() -> None:
 
 
 def test_a_long_launch_that_fills_little_of_the_gpu_could_have_more_blocks() -> None:
-    def explained_launch(ns: int) -> Explanation:
-        made = simulate([[Launch(ns, name="search"), Host(20 * US)]], 6)[0]
+    def explained_launch(ns: int, *streams: int) -> Explanation:
+        launches = [Launch(ns, stream, name="search") for stream in streams]
+        made = simulate([[*launches, Host(20 * US), *map(Wait, streams)]], 6)[0]
         grid, block = np.ones_like(made.kernels.grid), np.ones_like(made.kernels.block)
         grid[:, 0], block[:, 0] = 33, 256
         inputs = inputs_of({0: replace(made, kernels=replace(made.kernels, grid=grid, block=block))})
         return explain_run(replace(inputs, gpus={0: (Gpu(0, "NVIDIA H200", sm_count=132),)}))[0]
 
-    (first,) = explained_launch(3 * MS).shown()
+    (first,) = explained_launch(3 * MS, 7).shown()
     assert (first.cause, first.confidence) == (Cause.UNFILLED_GPU, "low")
     assert first.saving_ns == pytest.approx(3 * MS * 3 / 4, rel=0.02)
-    assert Cause.UNFILLED_GPU not in {one.cause for one in explained_launch(90 * US).findings}
+    assert Cause.UNFILLED_GPU not in {one.cause for one in explained_launch(90 * US, 7).findings}
+    # Launches side by side fill the GPU together.
+    assert not explained_launch(3 * MS, 13, 14, 15, 16).shown()
 
 
 def test_sorting_costs_its_kernels_where_a_step_may_do_without_the_order() -> None:
@@ -372,6 +375,16 @@ def test_sorting_costs_its_kernels_where_a_step_may_do_without_the_order() -> No
     (first,) = explained(layers(Launch(500 * US, name=sort), Launch(100 * US, name=reverse))).shown()
     assert (first.cause, first.confidence) == (Cause.SORTING, "low")
     assert first.saving_ns == pytest.approx(LAYERS * 600 * US, rel=0.02)
+
+
+@pytest.mark.parametrize(("after", "cause"), [(True, Cause.HOST_WORK), (False, Cause.PAGE_MIGRATION)])
+def test_pages_are_a_cause_of_host_work_where_they_move_in_the_steps(after: bool, cause: Cause) -> None:
+    """A program that reads its results at its end waits for pages there, in no step."""
+    move = Launch(3 * US, 99, "[CUDA memcpy Unified Device-to-Host]", Category.MEM, call_ns=2 * US)
+    moves = [Once(7, 5_600 * (move,), after=True)] if after else 700 * [move]
+    read: list[Instruction] = [Wait(), Host(9 * MS)]
+    found = explain_run(inputs_of(simulate([[*read, *moves, product(9 * MS)]], 8)))[0]
+    assert found.shown()[0].cause == cause
 
 
 def test_fourier_transforms_of_lengths_with_large_prime_factors_could_be_padded() -> None:

@@ -234,18 +234,23 @@ def test_two_losses_with_one_remedy_say_it_once() -> None:
     assert "--kernel-trace" in finding.remedy and "--trace=cuda" not in finding.remedy
 
 
+def moves_of(copies: pd.DataFrame) -> list[tuple[str, int, int]]:
+    """Return the rows of ``memops`` as moves that all begin in steps."""
+    return [*copies[["operation", "count", "total_ns"]].itertuples(index=False, name=None)]
+
+
 def test_host_work_costs_at_most_the_idle_time_where_the_host_waits_for_pages() -> None:
     """Of a public export (CLUE on a Tesla T4): the host reads results, and so waits without a call."""
     account = pd.DataFrame({"idle_ns": [8e6, 10e6]})
     to_host = pd.DataFrame(
         {"operation": ["[CUDA memcpy Unified Device-to-Host]"], "count": [800], "total_ns": [5e5]}
     )
-    (bounded,) = with_page_waits([finding(13)], account, to_host, 100_000_000)
+    (bounded,) = with_page_waits([finding(13)], account, to_host, moves_of(to_host), 100_000_000)
     assert (bounded.saving_ns, bounded.saving_low_ns, bounded.share_pct) == (9_000_000, 8_100_000, 9.0)
     assert bounded.confidence == "low"
     to_gpu = to_host.assign(operation="[CUDA memcpy Unified Host-to-Device]")
     for item, copies in ((finding(13), to_gpu), (finding(5), to_host), (finding(13), to_host.iloc[:0])):
-        assert with_page_waits([item], account, copies, 100_000_000) == [item]
+        assert with_page_waits([item], account, copies, moves_of(copies), 100_000_000) == [item]
 
 
 def test_faults_of_pages_for_half_of_the_idle_time_are_the_cause_of_host_work() -> None:
@@ -260,13 +265,14 @@ def test_faults_of_pages_for_half_of_the_idle_time_are_the_cause_of_host_work() 
             "rank": 0,
         }
     )
-    (moved,) = with_page_waits([finding(13)], account, moves, 100_000_000)
+    (moved,) = with_page_waits([finding(13)], account, moves, moves_of(moves), 100_000_000)
     assert moved.cause == Cause.PAGE_MIGRATION
     # From the moves alone to all idle time with the moves back.
     assert (moved.saving_ns, moved.saving_low_ns, moved.saving_high_ns) == (9_000_000, 500_000, 11_000_000)
     (said,) = moving_pages(pd.DataFrame({"span_ns": [20e6], "exposed_mem_ns": [1e6]}), moves, [moved])
     assert said.reason.startswith("the profiler slows each of the 1,400 moves of pages")
-    (host,) = with_page_waits([finding(5)], account, moves.assign(count=[700, 500]), 100_000_000)
+    fewer = moves_of(moves.assign(count=[700, 500]))
+    (host,) = with_page_waits([finding(5)], account, moves, fewer, 100_000_000)
     assert host.cause == Cause.HOST_WORK
 
 
