@@ -22,12 +22,11 @@ from hpcprof.analysis.explain.inputs import ExplainInputs
 from hpcprof.analysis.explain.intervals import MODEL_SHARE
 from hpcprof.analysis.explain.replayable import Replayable
 from hpcprof.analysis.explain.run_graph import RunGraph
-from hpcprof.analysis.explain.step_series import drift
+from hpcprof.analysis.explain.step_series import drift, spikes
 from hpcprof.analysis.explain.whole_run import RECURRING
 from hpcprof.analysis.steps.run_step import StepSeries
 from hpcprof.common.units import counted, format_ns, shortened
 from hpcprof.profiles.losses import LossKind
-from hpcprof.profiles.timeline import Floats
 
 _FIRST_STEP = 5
 """The first step of a default capture."""
@@ -44,21 +43,14 @@ _GOOD_REPLAY_PCT, POOR_REPLAY_PCT = 1.0, 3.0
 
 def drifts(judged: Judged, series: StepSeries) -> bool:
     """Return whether the level of the steps would change less than half as much without a cause."""
+    change, replayed = drift(series), len(judged.gained)
     # The elapsed time of the last step may be unknown.
-    missing = len(series.wall) - len(judged.gained)
-    return missing in (0, 1) and _is_drift_of(np.append(judged.gained, np.zeros(missing)), series)
-
-
-def _is_drift_of(part: Floats, series: StepSeries) -> bool:
-    """Return whether the level of the steps would change less than half as much without ``part`` of each.
-
-    ``part`` is in ns, shape (steps,).
-    """
-    change = drift(series)
-    remaining = drift(replace(series, wall=series.wall - np.rint(part).astype(np.int64)))
-    return change is not None and (
-        remaining is None or remaining.excess < _MIN_EXPLAINED_SHARE * change.excess
-    )
+    if change is None or replayed not in (len(series.wall) - 1, len(series.wall)):
+        return False
+    wall = series.wall.copy()
+    wall[:replayed] -= np.rint(judged.gained).astype(np.int64)
+    remaining = drift(replace(series, wall=wall))
+    return remaining is None or remaining.excess < _MIN_EXPLAINED_SHARE * change.excess
 
 
 def with_certain_interval(judged: Judged, level: Finding) -> Judged:
@@ -224,9 +216,9 @@ def without_profiler_drift(
 ) -> tuple[list[Finding], list[NotJudged]]:
     """Return the findings, and as a doubt a drift of the steps that may be no more than the profiler added.
 
-    A profiler slows calls and no kernels: a drift of the compute is the program's. ``account`` is the table
-    ``step_account``, and ``by_profiler`` the time by which the recorded step is longer than a replay without
-    the profiler, in ns.
+    A profiler slows calls and no kernels: a drift is the program's if half of it is that of the compute.
+    ``account`` is the table ``step_account``, and ``by_profiler`` the time by which the recorded step is
+    longer than a replay without the profiler, in ns.
     """
     doubtful = [
         item
@@ -234,8 +226,10 @@ def without_profiler_drift(
         if item.cause == Cause.STEP_DRIFT and (item.saving_low_ns or 0) < by_profiler
     ]
     if doubtful:
+        rows = np.setdiff1d(np.arange(1, len(series.wall) - 1), spikes(series))
         compute = account.groupby("step")["compute_ns"].max().reindex(series.steps).fillna(0).to_numpy(float)
-        doubtful = [] if _is_drift_of(compute - compute.min(), series) else doubtful
+        (varies, by_compute), _ = np.cov(series.wall[rows], compute[rows])
+        doubtful = [] if by_compute >= _MIN_EXPLAINED_SHARE * varies else doubtful
     doubts = [
         _doubt_of_profiler(item.cause, f"it seems to cost {format_ns(item.saving_ns or 0)} of a step")
         for item in doubtful

@@ -375,11 +375,13 @@ def _regular_marks(launched: _Launched, marks: Ints) -> Ints:
     if not is_similar.any():
         return marks[:0]
     alike = length[is_similar]
-    usual = is_similar & is_whole if (is_similar & is_whole).any() else is_similar
-    first, last = (
-        np.flatnonzero(usual & (length <= _MAX_END_RATIO * max(np.median(alike), np.median(beside))))[end]
-        for beside, end in ((alike[:_END_PERIODS], 0), (alike[-_END_PERIODS:], -1))
-    )
+    ends = []
+    for beside, end in ((alike[:_END_PERIODS], 0), (alike[-_END_PERIODS:], -1)):
+        usual = is_similar & (length <= _MAX_END_RATIO * max(np.median(alike), np.median(beside)))
+        # If few periods have every launch, the others are steps too.
+        whole = usual & is_whole
+        ends.append(np.flatnonzero(whole if 2 * whole.sum() >= usual.sum() else usual)[end])
+    first, last = ends
     inside = slice(int(first), int(last) + 1)
     is_similar, length = is_similar[inside], length[inside]
     marks = marks[inside.start : inside.stop + 1]

@@ -47,7 +47,7 @@ def test_a_drift_that_the_profiler_may_have_caused_is_no_finding() -> None:
     level = np.arange(20) > 13
     account = pd.DataFrame({"rank": 0, "step": range(20), "wall_ns": (69 + 6 * level) * MS + NOISE})
     series = step_series(account)
-    host, gpu = (account.assign(compute_ns=(57 + more * level) * MS) for more in (0, 6))
+    host, gpu = (account.assign(compute_ns=(57 + more * level) * MS) for more in (2, 6))
     judged, (doubt,) = without_profiler_drift([drift, work], series, host, 8 * MS)
     assert judged == [work]
     assert doubt.what == Cause.STEP_DRIFT and "the profiler, which slows the host" in doubt.reason

@@ -71,6 +71,17 @@ def test_requests_to_a_server_with_long_waits_between_them_are_no_steps(pause: i
     assert len(steps_of(launching(*[("norm", pause), *request[1:]] * 4))) == steps
 
 
+def test_steps_that_each_lack_another_launch_are_all_steps() -> None:
+    """The only step with all launches is much longer, so that it is no usual one."""
+    steps = [
+        [("mark", 20), *((f"part{part}", 20) for part in range(3) if step == 20 or part != step % 3)]
+        for step in range(40)
+    ]
+    steps[20][-1] = ("part2", 400_000)
+    found = steps_of(launching(*(launch for step in steps for launch in step)))
+    assert (found.name, len(found)) == ("kernel:mark", 39)
+
+
 def operator(name: str, moment: int, length: int, **arguments: Any) -> dict[str, Any]:
     times = {"pid": 1, "tid": 1, "ts": moment, "dur": length}
     return {"ph": "X", "cat": "cpu_op", "name": name, **times, "args": arguments}
