@@ -115,7 +115,9 @@ def steps_of(timeline: Timeline) -> Steps:
     ranges = timeline.ranges.take(rows)
     if marker:
         # The last one marks a step that may not be complete.
-        ends = np.append(ranges.start[1:], _end_of_turn(timeline, turn, int(ranges.start[-1])))
+        turn = turn if name in turn else []
+        last_end = np.array(_end_of_turn(timeline, turn, int(ranges.start[-1])), np.int64)
+        ends = np.append(ranges.start[1:], last_end)
         rows, ranges = rows[: len(ends)], replace(ranges.take(slice(len(ends))), end=ends)
     return Steps(name if len(rows) else "", rows, ranges, _own_numbers(timeline, rows), marker)
 
