@@ -73,7 +73,7 @@ def _explain(
     value_text = f" = {value!r}" if path and not isinstance(value, (dict, list)) else ""
     place = ("a key under " if match and match["key"] else "") + (path or "the file")
     is_text = isinstance(value, str) and text.startswith("Expected a list")
-    advice = f": write [{', '.join(str(value).split())}]" if is_text else ""
+    advice = ": write its items as [A, B]" if is_text else ""
     return UsageError(f"{where}: {place}{value_text}: {text[:1].lower()}{text[1:].replace('`', '')}{advice}.")
 
 

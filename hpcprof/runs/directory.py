@@ -432,10 +432,10 @@ def check_reference(reference: str) -> None:
         )
 
 
-def no_runs(runs: Path, *, imported: bool = False) -> str:
-    """Return the sentence about a folder of runs without jobs: it is empty, or all runs were imported."""
-    if imported:
-        return f"no job in {runs}: the runs that hpcprof list shows were imported."
+def no_runs(runs: Path, *, collected: bool = False) -> str:
+    """Return the sentence about a folder of runs without jobs; the store may have ``collected`` runs."""
+    if collected:
+        return f"no job in {runs}: the runs that hpcprof list shows were imported, or their folders removed."
     return f"no runs in {runs} yet: hpcprof run -- COMMAND starts one, hpcprof open PATH shows profiles."
 
 
@@ -453,7 +453,7 @@ def find_run(reference: str, runs: Path, other_names: Sequence[str] = ()) -> Run
     ids = [m.parent.name for m in manifests]
     if reference == "last":
         if not ids:
-            raise UsageError(no_runs(runs, imported=bool(other_names)))
+            raise UsageError(no_runs(runs, collected=bool(other_names)))
         return open_run(_newest([manifest.parent for manifest in manifests]))
     if reference in ids:
         return open_run(runs / reference)

@@ -66,6 +66,8 @@ def test_a_run_whose_folder_was_removed_is_no_imported_one(tmp_path: Path) -> No
     stored(tmp_path, "gone", tmp_path / "gone")
     with pytest.raises(UsageError, match=f"^the folder of gone was removed.*{tmp_path}/gone. Its results"):
         find_jobs(["gone"], tmp_path)
+    with pytest.raises(UsageError, match="hpcprof list shows were imported, or their folders removed"):
+        find_jobs(["last"], tmp_path)
 
 
 def test_the_rows_of_imported_profiles_are_removed_from_every_table_and_their_files_are_left(

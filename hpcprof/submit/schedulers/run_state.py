@@ -134,7 +134,7 @@ def _requeued(run: Run, record: Record) -> str:
 
 
 def _completed_status(run: Run, record: Record) -> JobStatus:
-    finished = _finished_status(run)
+    finished = _finished_status(run, record.ended_seconds)
     if finished is not None:
         return replace(finished, reason=finished.reason or record.reason)
     if record.exit_code == 0 and not records(run, "finished"):
@@ -145,7 +145,7 @@ def _completed_status(run: Run, record: Record) -> JobStatus:
     return JobStatus(JobState.FAILED, reason, record.exit_code, provisional=True)
 
 
-def _finished_status(run: Run) -> JobStatus | None:
+def _finished_status(run: Run, ended_seconds: float | None = None) -> JobStatus | None:
     """Return the status by the ``finished`` file, with what the scheduler wrote; None without that file."""
     finished = status_by_finished_file(run)
     if finished is None:
@@ -153,9 +153,12 @@ def _finished_status(run: Run) -> JobStatus | None:
     written = _end_in_output(run) or (None if finished.exit_code else _end_in_output(run, "job_success"))
     if written is None:
         # MPI's launchers end with the code of MPI_Abort, and with 0 where a rank left before MPI_Finalize.
-        killed = finished.exit_code == 0 and unended_ranks(run)
+        if finished.exit_code or not unended_ranks(run):
+            return finished
+        if _still_awaited(run, ended_seconds):  # those of ranks on other nodes may arrive last
+            return JobStatus(JobState.RUNNING, "the job has ended; files of its ranks have not arrived yet")
         reason = "its launcher ended with 0, but not all ranks ended"
-        return JobStatus(JobState.FAILED, reason, 0, provisional=True) if killed else finished
+        return JobStatus(JobState.FAILED, reason, 0, provisional=True)
     if finished.exit_code == 0 and written.state is not JobState.FAILED:
         # It saved and ended well, as in the grace time of a preemption, or before the limit.
         limited = run.state_file("warned") is not None

@@ -58,7 +58,7 @@ def test_numbers_are_texts_where_an_option_is_text(tmp_path: Path) -> None:
         ("\nnodes: 1\nmem: [64]\n", r"job\.yaml, line 3: mem: expected text"),
         ("- a\n", "is not a job file"),
         ("options: {a: [1]}\n", r"job\.yaml, line 1: options"),
-        ("program: python train.py\n", r"expected a list, got text: write \[python, train.py\]\.$"),
+        ("program: python train.py\n", r"expected a list, got text: write its items as \[A, B\]\.$"),
         ("profilerConfig: {enable: true}\n", r"unknown key 'enable' in .*under profilerConfig"),
         ("profiler: nsys\nprofilerConfig: {}\n", "profilerConfig replaces profiler and profiler_options"),
     ],
