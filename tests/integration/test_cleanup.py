@@ -64,6 +64,8 @@ def stored(runs_dir: Path, run_id: str, path: Path) -> None:
 
 def test_a_run_whose_folder_was_removed_is_no_imported_one(tmp_path: Path) -> None:
     stored(tmp_path, "gone", tmp_path / "gone")
+    with pytest.raises(UsageError, match=r"^unknown run 'other' .* Valid: gone\.$"):
+        find_jobs(["other"], tmp_path)
     with pytest.raises(UsageError, match=f"^the folder of gone was removed.*{tmp_path}/gone. Its results"):
         find_jobs(["gone"], tmp_path)
     with pytest.raises(UsageError, match="hpcprof list shows were imported, or their folders removed"):

@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from hpcprof.common.errors import HpcprofError, UsageError
-from hpcprof.runs.directory import Run, find_run, find_submitted_runs
+from hpcprof.runs.directory import Run, find_run, find_submitted_runs, find_sweep
 
 
 def find_jobs(references: Sequence[str], runs_dir: Path) -> list[Run]:
@@ -48,5 +48,6 @@ def _refuse_imported(references: Sequence[str], runs_dir: Path) -> None:
             raise UsageError(f"{sentence}. Its results remain: hpcprof report {run.id}.") from None
         if run.manifest is None:
             raise UsageError(f"{run.id} was imported from {run.path}: it has no job.") from None
-    if "last" in references:
-        find_run("last", runs_dir, [*collected])
+    for reference in references:
+        if not find_sweep(reference, runs_dir):
+            find_run(reference, runs_dir, [*collected])
