@@ -370,7 +370,7 @@ def _mostly_layers(launched: _Launched, marks_of_kinds: Sequence[tuple[int, Ints
 
 def _regular_marks(launched: _Launched, marks: Ints) -> Ints:
     """Return the marks of alike periods, without unusual ones at both ends; none if few are alike."""
-    is_similar, is_whole = _similar_periods(launched.family, marks)
+    is_similar, is_alike = _similar_periods(launched.family, marks)
     length = np.diff(launched.start[marks])
     if not is_similar.any():
         return marks[:0]
@@ -378,9 +378,9 @@ def _regular_marks(launched: _Launched, marks: Ints) -> Ints:
     ends = []
     for beside, end in ((alike[:_END_PERIODS], 0), (alike[-_END_PERIODS:], -1)):
         usual = is_similar & (length <= _MAX_END_RATIO * max(np.median(alike), np.median(beside)))
-        # If few periods have every launch, the others are steps too.
-        whole = usual & is_whole
-        ends.append(np.flatnonzero(whole if 2 * whole.sum() >= usual.sum() else usual)[end])
+        # The setup may launch what also begins a step. Where most periods differ, they are steps.
+        inner = usual & is_alike
+        ends.append(np.flatnonzero(inner if 2 * inner.sum() >= usual.sum() else usual)[end])
     first, last = ends
     inside = slice(int(first), int(last) + 1)
     is_similar, length = is_similar[inside], length[inside]
@@ -410,9 +410,10 @@ def _periods_per_step(length: Ints) -> int:
 
 
 def _similar_periods(kind: Ints, marks: Ints) -> tuple[Mask, Mask]:
-    """Return masks of the periods that launch the kinds about, and at least, as often as the median one.
+    """Return masks of the periods that launch the kinds about as often as the median one, shape (marks - 1,).
 
-    Both have the shape (marks - 1,).
+    One launch more or less is always similar; the second mask lacks the periods that differ by more than
+    their share.
     """
     # The rarest kinds count together.
     rank = np.argsort(np.argsort(-np.bincount(kind), kind="stable"))
@@ -421,8 +422,8 @@ def _similar_periods(kind: Ints, marks: Ints) -> tuple[Mask, Mask]:
     shape = (len(marks) - 1, _MAX_KINDS + 1)
     counts = np.bincount(period * shape[1] + counted, minlength=shape[0] * shape[1]).reshape(shape)
     median = np.median(counts, axis=0)
-    most = max(_MAX_PERIOD_DIFFERENCE * float(median.sum()), 1.0)
-    return np.abs(counts - median).sum(axis=1) <= most, (counts >= np.floor(median)).all(axis=1)
+    most, difference = _MAX_PERIOD_DIFFERENCE * float(median.sum()), np.abs(counts - median).sum(axis=1)
+    return difference <= max(most, 1.0), difference <= most
 
 
 def launch_steps(timeline: Timeline, name: str) -> tuple[Ranges, Ints]:

@@ -71,6 +71,16 @@ def test_requests_to_a_server_with_long_waits_between_them_are_no_steps(pause: i
     assert len(steps_of(launching(*[("norm", pause), *request[1:]] * 4))) == steps
 
 
+def test_steps_before_a_library_takes_another_kernel_are_steps() -> None:
+    """As of a decoder whose attention splits its keys from some length on."""
+    steps = [
+        [("mark", 20), *[*[("gemm", 10)] * 9, ("split" if step > 14 else "whole", 10)] * 3]
+        for step in range(40)
+    ]
+    found = steps_of(launching(*(launch for step in steps for launch in step)))
+    assert (found.name, len(found)) == ("kernel:mark", 39)
+
+
 def test_steps_that_each_lack_another_launch_are_all_steps() -> None:
     """The only step with all launches is much longer, so that it is no usual one."""
     steps = [
