@@ -261,6 +261,10 @@ def _is_reused_id(record: Record, run: Run) -> bool:
         return False
     if f"/{sweep_of(run.id) or run.id}/" in record.script:
         return False
+    other_run = Path(record.script.partition(f"/{JOB_SCRIPT}")[0])
+    # The folder of the run may have been moved since.
+    if other_run.name and (other_run / JOB_SCRIPT).is_file():
+        return True
     submitted = time.time() - record.submitted_seconds
     created = datetime.fromisoformat(run.manifest.created).timestamp()
     # A job that is queued again counts as submitted then; it keeps its script. One that was submitted by hand

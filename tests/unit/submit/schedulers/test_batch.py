@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Sequence
 from datetime import datetime
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -79,16 +80,22 @@ def test_a_job_that_was_submitted_by_hand_is_the_runs_since_it_has_noted_its_id(
         ("", 5.0, True),  # a scheduler that does not show it
         ("(null)", 5.0, False),
         ("/runs/other/job.sh", 5.0, False),
+        ("OTHER/job.sh", 0.01, False),  # a run that lies there, after a reset of the scheduler
+        ("/moved/old-name/job.sh", 0.01, True),
         ("", -5.0, False),
     ],
 )
 def test_another_job_with_the_id_of_a_run_is_not_taken_for_it_and_never_cancelled(
-    make_run: MakeRun, script: str, hours: float, is_own: bool
+    make_run: MakeRun, tmp_path: Path, script: str, hours: float, is_own: bool
 ) -> None:
     run = make_run(started="now")
     created = datetime.fromisoformat(run.submission.created).timestamp()
     ago = time.time() - created - hours * 3600
-    scheduler = Listing(Record(JobState.RUNNING, script=script.replace("RUN", run.id), submitted_seconds=ago))
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "job.sh").touch()
+    script = script.replace("RUN", run.id).replace("OTHER", str(other))
+    scheduler = Listing(Record(JobState.RUNNING, script=script, submitted_seconds=ago))
     client = BatchClient(scheduler)
     status = client.poll([run])[run.id]
     assert (status.state is JobState.RUNNING) == is_own
