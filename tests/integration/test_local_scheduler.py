@@ -178,7 +178,7 @@ def test_watching_ends_when_the_run_has(hpcprof: Hpcprof, tmp_path: Path) -> Non
     until(lambda: state(hpcprof) == "running")
     watching = started(tmp_path, "status", "--watch")
     assert watching.stdout is not None
-    assert any(" running " in line for line in iter(watching.stdout.readline, ""))
+    assert any(" running" in line for line in iter(watching.stdout.readline, ""))
     (run_of(tmp_path) / "go").touch()
     printed, _ = watching.communicate(timeout=480)
     assert [line.split()[1] for line in printed.splitlines() if "state" not in line] == ["completed"]

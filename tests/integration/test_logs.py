@@ -31,7 +31,7 @@ def pbs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hpcprof: Hpcprof) -> It
     monkeypatch.setenv("PATH", f"{STANDIN}:{os.environ['PATH']}")
     submitted = hpcprof("submit", "--site", "pbs", "--walltime", "5m", "--", "sleep", "300")
     assert submitted.returncode == 0, submitted.stderr
-    until(lambda: " running " in hpcprof("status").stdout)
+    until(lambda: " running" in hpcprof("status").stdout)
     yield
     assert hpcprof("cancel", "last").returncode == 0
 
