@@ -27,7 +27,7 @@ LIBRARY = re.compile(
 
 _FAMILIES = (("openmpi", r"libmpi\w*\.so\.[24]\d"), ("mpich", r"libmpi_abi.*|libmpi\w*\.so\.12.*"))
 _KEYWORDS = {*"if then else elif do while until ! { ( exec eval builtin time".split()}
-_SCRIPT_BYTES, _MAX_DEPTH, _SECONDS = 1 << 18, 8, 60
+_SCRIPT_BYTES, _MAX_DEPTH, _MAX_SCRIPTS, _SECONDS = 1 << 18, 8, 100, 60
 VALUE_OPTIONS = {"-W", "-X", "--check-hash-based-pycs", "-o", "+o", "-O", "+O", "--rcfile", "--init-file"}
 """Options of Python and of shells whose value is the next word."""
 
@@ -131,11 +131,13 @@ class _Context(NamedTuple):
     depth: int = 0
     texts: Tuple[str, ...] = ()
     """The scripts that it is in."""
+    unread: Iterator[int] = iter(())
+    """An item for each script that may still be read: those that name each other would have no end."""
 
 
 def commands(words: List[str], folder: str) -> Iterator[Command]:
     """Yield the commands that a command may run, outermost first; it starts in a folder."""
-    return _commands(words, _Context(folder))
+    return _commands(words, _Context(folder, unread=iter(range(_MAX_SCRIPTS))))
 
 
 def _commands(words: List[str], context: _Context) -> Iterator[Command]:
@@ -342,7 +344,8 @@ def _shell_script(path: str, is_shell: bool = False) -> Optional[str]:
 
 def _script_commands(text: str, arguments: List[str], context: _Context) -> Iterator[Command]:
     """Yield the commands of a script; its arguments and the plain values of its variables are put in."""
-    if context.texts.count(text) > 1:  # its usage names the script itself
+    # Its usage may name the script itself.
+    if context.texts.count(text) > 1 or next(context.unread, None) is None:
         return
     context = context._replace(texts=(*context.texts, text))
     variables: Dict[str, List[str]] = {}

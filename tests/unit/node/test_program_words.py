@@ -208,6 +208,15 @@ def test_a_script_is_not_read_for_each_time_that_its_usage_names_it(tmp_path: Pa
     assert found.count("./run.sh") == 1 + 3 + 9
 
 
+def test_scripts_whose_usages_name_each_other_end(tmp_path: Path) -> None:
+    names = ("build.sh", "run.sh", "submit.sh")
+    usage = "".join(f"  ./{name} --option{number} FILE\n" for name in names for number in range(5))
+    for name in names:
+        (tmp_path / name).write_text(f"#!/bin/bash\n# {name}\ncat <<U\n{usage}U\n./{name}.x\n")
+        (tmp_path / name).chmod(0o755)
+    assert [*commands(["./run.sh"], str(tmp_path))][-1].words == ["./run.sh.x"]
+
+
 @pytest.mark.skipif(not Path("/usr/bin/ldd").exists(), reason="its C library is another")
 def test_scripts_of_the_system_are_read_only_as_the_program_itself(tmp_path: Path) -> None:
     assert len(list(commands(["/usr/bin/ldd"], str(tmp_path)))) > 1
