@@ -261,9 +261,9 @@ def _is_reused_id(record: Record, run: Run) -> bool:
         return False
     if f"/{sweep_of(run.id) or run.id}/" in record.script:
         return False
-    other_run = Path(record.script.partition(f"/{JOB_SCRIPT}")[0])
-    # The folder of the run may have been moved since.
-    if other_run.name and (other_run / JOB_SCRIPT).is_file():
+    # The folder of the run may have been moved since. Options may come before the path.
+    words, *_ = re.split(rf"/(?:{JOB_SCRIPT}|logs/)", record.script)
+    if any(Path(words[at.start() :], JOB_SCRIPT).is_file() for at in re.finditer(r"(?<!\S)(?=/)", words)):
         return True
     submitted = time.time() - record.submitted_seconds
     created = datetime.fromisoformat(run.manifest.created).timestamp()

@@ -81,6 +81,8 @@ def test_a_job_that_was_submitted_by_hand_is_the_runs_since_it_has_noted_its_id(
         ("(null)", 5.0, False),
         ("/runs/other/job.sh", 5.0, False),
         ("OTHER/job.sh", 0.01, False),  # a run that lies there, after a reset of the scheduler
+        ("sbatch --parsable OTHER/job.sh", 0.01, False),
+        ("OTHER/logs/job.out", 0.01, False),
         ("/moved/old-name/job.sh", 0.01, True),
         ("", -5.0, False),
     ],
@@ -91,7 +93,7 @@ def test_another_job_with_the_id_of_a_run_is_not_taken_for_it_and_never_cancelle
     run = make_run(started="now")
     created = datetime.fromisoformat(run.submission.created).timestamp()
     ago = time.time() - created - hours * 3600
-    other = tmp_path / "other"
+    other = tmp_path / "an other"
     other.mkdir()
     (other / "job.sh").touch()
     script = script.replace("RUN", run.id).replace("OTHER", str(other))
