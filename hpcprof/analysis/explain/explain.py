@@ -254,7 +254,8 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
         replayed += late_in_mpi(inputs.tables)
     replayed = with_first_work(replayed, inputs, timelines, elapsed)
     account, copies = inputs.tables["step_account"], inputs.tables["memops"]
-    replayed = with_page_waits(replayed, account, copies, moves_in_steps(timelines), elapsed)
+    moves = moves_in_steps(copies, timelines, built.graph.ranks)
+    replayed = with_page_waits(replayed, account, copies, moves, elapsed)
     findings = join_by_steps(
         without_judged_copies(findings, replayed), replayed, {pause.step for pause in paused}, drifting
     )

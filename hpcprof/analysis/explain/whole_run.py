@@ -310,21 +310,28 @@ def double_precision(kernels: pd.DataFrame) -> Iterator[NotJudged]:
         )
 
 
-def moves_in_steps(timelines: Mapping[int, Timeline]) -> list[tuple[str, int, int]]:
-    """Return the moves of pages of unified memory that begin in steps, by name: their number and time in ns.
+def moves_in_steps(
+    copies: pd.DataFrame, timelines: Mapping[int, Timeline], ranks: Iterable[int]
+) -> list[tuple[str, float, float]]:
+    """Return the moves of pages that begin in steps of some ranks, by name: number and time in ns of a step.
 
-    Others, as of what a program reads at its end, make no step longer.
+    Others, as of what a program reads at its end, make no step longer. ``copies`` is the table ``memops``;
+    without moves to the host there, no timeline is read.
     """
-    moves = []
-    for timeline in timelines.values():
-        memops, steps = timeline.memops, step_intervals(timeline)
+    moves: list[tuple[str, float, float]] = []
+    if not len(copies) or not copies["operation"].str.contains(_PAGES_TO_HOST).any():
+        return moves
+    read = [timelines[rank] for rank in ranks]
+    steps = sum(len(step_intervals(timeline).start) for timeline in read)
+    for timeline in read:
+        memops, times = timeline.memops, step_intervals(timeline)
         begun, ended = (
-            np.searchsorted(np.sort(bound), memops.start, "right") for bound in (steps.start, steps.end)
+            np.searchsorted(np.sort(bound), memops.start, "right") for bound in (times.start, times.end)
         )
         moved = memops.take(name_matches(timeline, memops.name, MIGRATION.search) & (begun > ended))
         for name in distinct(moved.name).tolist():
             time = (moved.end - moved.start)[moved.name == name]
-            moves.append((str(timeline.strings[name]), len(time), int(time.sum())))
+            moves.append((str(timeline.strings[name]), len(time) / steps, int(time.sum()) / steps))
     return moves
 
 
@@ -332,7 +339,7 @@ def with_page_waits(
     findings: Sequence[Finding],
     account: pd.DataFrame,
     copies: pd.DataFrame,
-    moves: Sequence[tuple[str, int, int]],
+    moves: Sequence[tuple[str, float, float]],
     elapsed: int,
 ) -> list[Finding]:
     """Bound what host work costs by the idle time of the GPU where the host reads pages of unified memory.
@@ -345,8 +352,8 @@ def with_page_waits(
     if not to_host or not len(account):
         return [*findings]
     idle = round(float(account["idle_ns"].astype(float).mean()))
-    moving, all_moving = (round(sum(time for *_, time in each) / len(account)) for each in (to_host, moves))
-    faults = sum(count for _, count, _ in to_host) * _PAGE_FAULT_NS / len(account)
+    moving, all_moving = (round(sum(time for *_, time in each)) for each in (to_host, moves))
+    faults = sum(count for _, count, _ in to_host) * _PAGE_FAULT_NS
     are_cause = faults + moving >= idle / 2
 
     def bounded(item: Finding) -> Finding:

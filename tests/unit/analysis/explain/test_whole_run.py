@@ -234,9 +234,10 @@ def test_two_losses_with_one_remedy_say_it_once() -> None:
     assert "--kernel-trace" in finding.remedy and "--trace=cuda" not in finding.remedy
 
 
-def moves_of(copies: pd.DataFrame) -> list[tuple[str, int, int]]:
-    """Return the rows of ``memops`` as moves that all begin in steps."""
-    return [*copies[["operation", "count", "total_ns"]].itertuples(index=False, name=None)]
+def moves_of(copies: pd.DataFrame) -> list[tuple[str, float, float]]:
+    """Return the rows of ``memops`` as moves that all begin in one of two steps, for a step."""
+    rows = copies[["operation", "count", "total_ns"]].itertuples(index=False, name=None)
+    return [(name, count / 2, time / 2) for name, count, time in rows]
 
 
 def test_host_work_costs_at_most_the_idle_time_where_the_host_waits_for_pages() -> None:
@@ -251,6 +252,13 @@ def test_host_work_costs_at_most_the_idle_time_where_the_host_waits_for_pages() 
     to_gpu = to_host.assign(operation="[CUDA memcpy Unified Host-to-Device]")
     for item, copies in ((finding(13), to_gpu), (finding(5), to_host), (finding(13), to_host.iloc[:0])):
         assert with_page_waits([item], account, copies, moves_of(copies), 100_000_000) == [item]
+
+
+def test_no_timeline_is_read_for_pages_that_do_not_move_to_the_host() -> None:
+    """A run of many ranks reads only those that it replays."""
+    to_gpu = pd.DataFrame({"operation": ["[CUDA memcpy Unified Host-to-Device]"]})
+    for copies in (to_gpu, to_gpu.iloc[:0]):
+        assert whole_run.moves_in_steps(copies, {}, [0, 1]) == []
 
 
 def test_faults_of_pages_for_half_of_the_idle_time_are_the_cause_of_host_work() -> None:
