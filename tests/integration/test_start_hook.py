@@ -213,6 +213,13 @@ def test_a_script_that_is_no_python_is_noted_with_its_line(place: Path) -> None:
     assert (note["type"], note["where"]["function"]) == ("SyntaxError", "<module>")
 
 
+def test_invalid_python_that_a_console_was_given_is_not_noted(place: Path) -> None:
+    # As consoles show it from Python 3.13 on.
+    shown = "sys.last_value, sys.last_traceback = SyntaxError('no', ('<console>', 1, 1, 'x')), None\n"
+    runs_alike(place, f"import sys\n{shown}sys.exit(3)\n", ["program.py"])
+    assert not (place / "run/state/rank00000.exception").exists()
+
+
 def test_the_start_of_python_is_read_by_every_version_and_notes_one_that_gets_no_hook(place: Path) -> None:
     text = (place / "run/hook/sitecustomize.py").read_text()
     ast.parse(text, feature_version=(3, 4))

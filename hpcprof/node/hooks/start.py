@@ -221,9 +221,10 @@ def _uncaught() -> BaseException | None:
     """Return the exception that ends this process; None if there is none, or if the user interrupted it."""
     error, trace = getattr(sys, "last_value", None), getattr(sys, "last_traceback", None)
     # An exception that a callback or a console printed was raised below a function that went on.
-    # A SyntaxError of the script itself has no traceback.
-    outer = trace.tb_frame.f_back if trace is not None else None
-    if not isinstance(error, BaseException if trace is not None else SyntaxError) or outer is not None:
+    # A SyntaxError of the script itself has no traceback, and from Python 3.13 one in a console.
+    if trace is None and isinstance(error, SyntaxError):
+        return error if os.path.basename(error.filename or "") == os.path.basename(sys.argv[0]) else None
+    if not isinstance(error, BaseException) or trace is None or trace.tb_frame.f_back is not None:
         return None
     return None if isinstance(error, (KeyboardInterrupt, SystemExit)) else error
 
