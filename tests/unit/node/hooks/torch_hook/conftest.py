@@ -1,0 +1,14 @@
+"""What programs that record themselves leave behind."""
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _callbacks() -> Iterator[None]:
+    """Take away the callbacks of the garbage collector that a program of a test leaves."""
+    callbacks = [*gc.callbacks]
+    yield
+    gc.callbacks[:] = callbacks
