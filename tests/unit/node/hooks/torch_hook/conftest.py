@@ -9,6 +9,7 @@ import pytest
 @pytest.fixture(autouse=True)
 def _callbacks() -> Iterator[None]:
     """Take away the callbacks of the garbage collector that a program of a test leaves."""
-    callbacks = [*gc.callbacks]
+    callbacks = gc.callbacks  # a test may have another list in its place
+    before = [*callbacks]
     yield
-    gc.callbacks[:] = callbacks
+    callbacks[:] = before
