@@ -341,7 +341,7 @@ def _main_kernel(scene: Scene, elapsed: int, profiler: str) -> MainKernel | None
     work, graph = scene.graph.work, scene.graph
     # Work without a name has the last one.
     names, number = np.unique([*map(plain_name, graph.names), ""], return_inverse=True)
-    step = work.step - graph.calls.step[graph.front_call[0, 0]]
+    step = work.step - graph.first_step
     counts = work.is_compute & (step >= 0) & (step < graph.steps)
     time, name = np.where(counts, work.time, 0), number[work.name]
     total = np.bincount(name, time, len(names))

@@ -206,7 +206,7 @@ def _ordered_by_host(calls: HostCalls, work: Work, blocking: Edges, node: Ints) 
 
     An event, or whatever replaces the wait, has to keep that order.
     """
-    rows = np.flatnonzero(work.category == Category.COMP)
+    rows = np.flatnonzero(work.is_compute)
     rows = rows[np.lexsort((work.call[rows], work.stream[rows]))]
     call, stream = work.call[rows], work.stream[rows]
     last = latest_rows((calls.thread[blocking.row],), blocking.row, (calls.thread[call],), call - 1)

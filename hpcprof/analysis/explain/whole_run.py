@@ -44,7 +44,7 @@ from hpcprof.analysis.steps.wall_time import step_intervals
 from hpcprof.common.units import counted, format_bytes, format_ns, named_ranks
 from hpcprof.profiles.columns.unique import distinct, name_matches, numbered_rows
 from hpcprof.profiles.losses import LossKind, sum_losses
-from hpcprof.profiles.timeline import NO_NAME, Category, Floats, Mask, Timeline
+from hpcprof.profiles.timeline import NO_NAME, Floats, Mask, Timeline
 from hpcprof.runs.step_time import single_long_steps
 
 _CAUSES_OF_IDLE = {
@@ -355,6 +355,7 @@ def with_page_waits(
     moving, all_moving = (round(sum(time for *_, time in each)) for each in (to_host, moves))
     faults = sum(count for _, count, _ in to_host) * _PAGE_FAULT_NS
     are_cause = faults + moving >= idle / 2
+    evidence = largest("memops", "total_ns", copies[copies["operation"].str.contains(_PAGES_TO_HOST)])[:1]
 
     def bounded(item: Finding) -> Finding:
         if item.cause != Cause.HOST_WORK or not (are_cause or (item.saving_ns or 0) > idle):
@@ -376,9 +377,7 @@ def with_page_waits(
             remedy=find_cause(Cause.PAGE_MIGRATION).advise(item.where, item.ranks),
             saving_low_ns=min(moving, saving),
             saving_high_ns=min(saving + all_moving - moving, elapsed),
-            evidence=tuple(
-                largest("memops", "total_ns", copies[copies["operation"].str.contains(_PAGES_TO_HOST)])[:1]
-            ),
+            evidence=tuple(evidence),
             evidence_text=(),
         )
 
@@ -612,9 +611,9 @@ def waits_between_streams(replay: Replay, findings: Sequence[Finding]) -> Iterat
         return
     graph = replay.graph
     work, edges = graph.work, graph.edges
-    waits = np.flatnonzero(edges.kind == EdgeKind.EVENT)
+    waits = edges.of(EdgeKind.EVENT)
     row, source = edges.row[waits], (edges.source[waits] - graph.work_start(0)) // 2
-    kernels = (work.category[row] == Category.COMP) & (work.category[source] == Category.COMP)
+    kernels = work.is_compute[row] & work.is_compute[source]
     waits, row, source = waits[kernels], row[kernels], source[kernels]
     if not len(waits):
         return

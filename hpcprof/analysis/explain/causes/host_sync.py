@@ -20,7 +20,7 @@ from hpcprof.analysis.explain.causes.blocking_copy import (
     small_copies,
 )
 from hpcprof.profiles.columns.unique import ends_run
-from hpcprof.profiles.timeline import Category, Ints
+from hpcprof.profiles.timeline import Ints
 
 _UPLOADS = (
     "The host waits in {where} for its own copies to the GPU, and so for all work before them. Create "
@@ -70,7 +70,7 @@ def _repeated_reads(scene: Scene, place: str) -> Iterator[Candidate]:
     if not often or not len(calls):
         return
     feeding = work.before[copies]
-    feeding = feeding[(feeding != NONE) & (work.category[feeding] == Category.COMP)]
+    feeding = feeding[(feeding != NONE) & work.is_compute[feeding]]
     other_kernels = np.setdiff1d(np.flatnonzero(work.is_compute), work.before[small])
     feeding = feeding[~np.isin(work.name[feeding], work.name[other_kernels])]
     pauses = np.flatnonzero(np.isin(graph.calls.before, calls) & removals.long_gap)

@@ -163,7 +163,7 @@ def _chains(scene: Scene) -> Iterator[Candidate]:
     runs = [run for run in _sequences(scene, elementwise) if len(run) >= _MIN_CHAIN_KERNELS]
     spare = [np.setdiff1d(np.arange(run[0], run[-1] + 1), run[np.argmax(time[run])]) for run in runs]
     removed = np.concatenate([elementwise[:0], *spare])
-    removed = removed[work.category[removed] == Category.COMP]
+    removed = removed[work.is_compute[removed]]
     yield from scene.of_operations(ELEMENTWISE_CHAIN, removed)
     passes = np.flatnonzero(scene.named(_LIST_PASS.search))
     longest = np.argsort(np.bincount(work.name[passes], time[passes], 1))[-_FUSED_PASSES:]
@@ -239,9 +239,13 @@ def _unfilled(scene: Scene) -> Iterator[Candidate]:
     shaped = ((scene.timelines[rank].kernels.block.prod(axis=1) > 1).any() for rank in scene.graph.ranks)
     if not units or not all(shaped):
         return
-    blocks, at_once = grid_blocks(work.grid), _blocks_at_once(scene)
+    blocks = grid_blocks(work.grid)
     few = work.is_compute & (time >= _MIN_UNFILLED_NS)
-    few &= (blocks > 0) & (at_once <= _MAX_FILLED_SHARE * units)
+    few &= (blocks > 0) & (blocks <= _MAX_FILLED_SHARE * units)
+    if not few.any():
+        return
+    at_once = _blocks_at_once(scene)
+    few &= at_once <= _MAX_FILLED_SHARE * units
     _, kind = numbered_rows(work.stream, work.step, work.name, work.grid, few.astype(np.int64))
     begins = np.flatnonzero(np.diff(kind, prepend=-1))
     counts = np.diff(begins, append=len(kind))
