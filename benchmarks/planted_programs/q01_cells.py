@@ -37,7 +37,7 @@ class Tower(nn.Module):
 
 
 def annotations():
-    """What is known of each cell: name, outline, genes seen; filled in by the prediction."""
+    """Known facts of each cell: name, outline, genes seen; filled in by the prediction."""
     return [
         {"name": f"cell {i}", "outline": [[i % 640, i // 640]], "genes": [i % GENES], "count": 0}
         for i in range(NOTES)

@@ -260,7 +260,7 @@ NO_GPU_USED = (
     "the program used no GPU, or its work was not traced"
     "[roc: (rocprofv3 --kernel-trace)][nsys: (nsys --trace=cuda)][torch: (ProfilerActivity.CUDA)]"
 )
-"""Why a profile has nothing of a GPU, with the options of profilers that record it, for `for_profiler`."""
+"""Reason for a profile without a GPU, with the options of profilers that record it, for `for_profiler`."""
 _MISSING_REMEDIES = {
     Subject.COPY: "Trace memory copies too[roc: (rocprofv3 --memory-copy-trace)][nsys: (nsys --trace=cuda)].",
     Subject.PROGRAM: "Record fewer steps, or with a newer version: JAX's profiler lost what GPUs did.",

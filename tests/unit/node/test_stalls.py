@@ -58,7 +58,7 @@ class Recorded(Process):
 
 
 def test_a_script_that_asks_for_a_server_again_and_again_makes_no_progress() -> None:
-    """What curl reads to start, some 50 KB with 600 faults of pages, counts for the script in the end."""
+    """The start of curl, some 50 KB with 600 faults of pages, counts for the script in the end."""
     began, later = [Recorded(60, 500_000, 6_000)], [Recorded(70, 980_000, 12_500), Recorded(0.1, 48_000)]
     assert progress_between(sample(began), sample(later), 10) == (False, [])
     copied = [Recorded(70, 54_000_000, 8_000)]

@@ -1,4 +1,4 @@
-"""What programs that record themselves leave behind."""
+"""Fixtures for programs that record themselves."""
 
 import gc
 from collections.abc import Iterator
