@@ -124,7 +124,7 @@ class Capture:
         self._steps_alone: StepsAlone | None = None
         if environment.run_dir is not None and self._chosen and self._profiler in _FREE_UNTIL_STARTED:
             note = note_of_steps_alone(environment.run_dir, rank)
-            self._steps_alone = StepsAlone.before(self._chosen[0][0], synchronize, note)
+            self._steps_alone = StepsAlone.before(self._chosen, synchronize, note)
         self._lines = step_lines.current = StepLines(environment.run_dir, rank)
         hook: Any = sys.modules.get("hpcprof_pulse")
         if hook is not None:

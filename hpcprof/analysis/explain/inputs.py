@@ -51,6 +51,8 @@ class ExplainInputs:
     """By rank, the GPUs that its profile lists."""
     alone: StepAlone | None = None
     """The elapsed time of a step without the profiler, where it is known."""
+    captured_steps: int = 0
+    """The number of steps that were recorded, by the program that timed its steps alone; 0 if unknown."""
     call_weights: Mapping[str, float] = field(default_factory=dict)
     """The site's measured cost of the profiler per call, over that of a kernel launch, by the name of the
     `CallKind` in small letters."""

@@ -28,7 +28,7 @@ from hpcprof.analysis.explain.replay import Replay, Times
 from hpcprof.analysis.explain.replayable import Replayable
 from hpcprof.analysis.explain.run_graph import RunGraph
 from hpcprof.analysis.statistics.grouped import summarize
-from hpcprof.common.units import format_ns
+from hpcprof.common.units import counted, format_ns
 from hpcprof.profiles.timeline import Floats, Ints, Mask
 from hpcprof.profiles.waiting_calls import launches_graph
 
@@ -135,10 +135,8 @@ def profiler_share(
 
     # By whatever the replay is too long: the steps as recorded take the elapsed time.
     scale = max(time(replay.graph.observed), time_at(0)) / elapsed if elapsed else 1.0
-    alone = inputs.alone
-    # The optimizers mark noted steps; a range of the program may be another step.
-    measured = alone if alone is not None and (alone.source != MEASURED or built.step == "step") else None
-    doubts = _doubts(measured, time_at(_MAX_LAUNCH_NS) / scale)
+    measured, doubts = inputs.alone, _other_steps(inputs, built)
+    doubts = doubts or _doubts(measured, time_at(_MAX_LAUNCH_NS) / scale)
     measured = None if doubts else measured
     # A step that its GPU limits does not tell what calls cost, which decides once the GPU has less to do.
     if measured is None or time(replay.unchanged) <= (1 + _NEGLIGIBLE_SHARE) * time_at(_MAX_LAUNCH_NS):
@@ -158,6 +156,24 @@ def profiler_share(
     cost, low, high = (_launch_cost(removals, each, time_at) for each in ends)
     costs = _costs_by_call(replay.graph, weights_of_calls, (cost, low, high), measured.source)
     return ProfilerShare(replay.without_profiler(quicker(cost)), measured, costs, scale)
+
+
+def _other_steps(inputs: ExplainInputs, built: Replayable) -> tuple[NotJudged, ...]:
+    """Return the reason why the steps alone that were noted are others than the captured ones, if they are.
+
+    A range of the program is the step that was noted only if the capture has as many as were to be recorded.
+    """
+    alone = inputs.alone
+    same = built.step == "step" or built.steps == inputs.captured_steps
+    if alone is None or alone.source != MEASURED or same:
+        return ()
+    reason = (
+        f"the program's steps took {format_ns(alone.value)} without the profiler, but {built.step} may be "
+        f"another step: the profile has {built.steps:,} of them"
+    )
+    if inputs.captured_steps:
+        reason += f", and {counted(inputs.captured_steps, 'step')} of the program"
+    return (NotJudged(_STEP_ALONE, reason),)
 
 
 def _doubts(alone: StepAlone | None, least_ns: float) -> tuple[NotJudged, ...]:

@@ -50,7 +50,7 @@ from hpcprof.profiles.readers.declaration import ProfileContent
 from hpcprof.profiles.readers.discovery import content_of
 from hpcprof.profiles.readers.operations import OPERATIONS
 from hpcprof.profiles.readers.results import read_results
-from hpcprof.results.ask.step_alone import step_alone
+from hpcprof.results.ask.step_alone import noted_capture, step_alone
 from hpcprof.results.ask.tables import CRITICAL_PATH, PROFILER_COSTS, SLOWDOWNS, RunTables
 from hpcprof.results.collect.executors.interface import Executor, serially
 from hpcprof.results.collect.run_memory import memory_rows
@@ -93,7 +93,7 @@ _MAX_HARMLESS_LAUNCHES = 0.01
 _MPI_PREFIX = "MPI_"
 """Part of the names of places between MPI calls."""
 
-_VERSION_KEY, _VERSION = "version", 62
+_VERSION_KEY, _VERSION = "version", 63
 """Increased when explanations of unchanged analyses change, so that they are computed again."""
 
 RanksRead = Callable[[int, int], None]
@@ -475,6 +475,7 @@ def explain_inputs(run: Run, store: Store, executor: Executor = serially) -> Exp
         world_size=max(_world_size(run), communication.size, (stored.ranks if stored else None) or 0),
         gpus=_gpus_by_rank(run, store),
         call_weights=_call_weights(run, profiles.values()),
+        captured_steps=noted_capture(run),
     )
 
 

@@ -15,6 +15,7 @@ from hpcprof.runs.directory import Run
 from hpcprof.runs.live_steps import noted_steps
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from hpcprof.results.store.store import Store
@@ -80,17 +81,28 @@ def _noted_step(run: Run) -> StepAlone | None:
     Its interval reaches from the quickest to the slowest span of these steps.
     """
     ranks = []
-    for path in sorted((run.path / "state" / "alone").glob("rank*.json")):
-        with suppress(OSError, msgspec.MsgspecError):
-            spans = from_json(read_file(path), list[_TimedSteps])
-            times = [span.elapsed_ns / span.steps for span in spans if span.steps > 0]
-            if times:
-                whole = sum(span.elapsed_ns for span in spans) / sum(span.steps for span in spans)
-                ranks.append((whole, min(times), max(times)))
+    for spans in _notes_of_ranks(run):
+        times = [span.elapsed_ns / span.steps for span in spans]
+        whole = sum(span.elapsed_ns for span in spans) / sum(span.steps for span in spans)
+        ranks.append((whole, min(times), max(times)))
     if not ranks:
         return None
     value, low, high = map(round, max(ranks))
     return StepAlone(value, low, high, MEASURED)
+
+
+def noted_capture(run: Run) -> int:
+    """Return the number of steps that a rank recorded, by its note of the steps alone; 0 if unknown."""
+    return max((span.recorded for spans in _notes_of_ranks(run) for span in spans), default=0)
+
+
+def _notes_of_ranks(run: Run) -> Iterator[list[_TimedSteps]]:
+    """Yield the spans of steps alone that each rank noted."""
+    for path in sorted((run.path / "state" / "alone").glob("rank*.json")):
+        with suppress(OSError, msgspec.MsgspecError):
+            spans = from_json(read_file(path), list[_TimedSteps])
+            if spans and all(span.steps > 0 for span in spans):
+                yield spans
 
 
 class _TimedSteps(msgspec.Struct):
@@ -98,6 +110,7 @@ class _TimedSteps(msgspec.Struct):
 
     steps: int
     elapsed_ns: int
+    recorded: int = 0
 
 
 def _earlier_given_step(run: Run, store: Store) -> StepAlone | None:

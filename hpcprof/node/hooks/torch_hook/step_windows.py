@@ -183,10 +183,15 @@ class StepsAlone:
 
     The GPU is waited for where a span begins and ends, after the numbers of steps in ``bounds``: in the first
     steps of a program its host runs ahead. The note is written with the second span, and with each after it.
+    It has the number of steps that are ``recorded``: ranges of the program in the profile are these steps if
+    there are as many.
     """
 
-    def __init__(self, bounds: Collection[int], synchronize: Callable[[], None], path: Path) -> None:
+    def __init__(
+        self, bounds: Collection[int], recorded: int, synchronize: Callable[[], None], path: Path
+    ) -> None:
         self._bounds = bounds
+        self._recorded = recorded
         self._synchronize = synchronize
         self._path = path
         self._mark: tuple[int, int] | None = None
@@ -199,7 +204,8 @@ class StepsAlone:
         self._synchronize()
         now = time.perf_counter_ns()
         if self._mark is not None:
-            self._spans.append({"steps": steps - self._mark[0], "elapsed_ns": now - self._mark[1]})
+            times = {"steps": steps - self._mark[0], "elapsed_ns": now - self._mark[1]}
+            self._spans.append({**times, "recorded": self._recorded})
         self._mark = steps, now
         if len(self._spans) > 1:
             with suppress(OSError):
@@ -207,12 +213,16 @@ class StepsAlone:
                 self._path.write_text(json.dumps(self._spans))
 
     @classmethod
-    def before(cls, window: int, synchronize: Callable[[], None], path: Path) -> StepsAlone | None:
-        """Return what times the steps before the step ``window``; None if they are too few."""
+    def before(
+        cls, spans: Collection[tuple[int, int]], synchronize: Callable[[], None], path: Path
+    ) -> StepsAlone | None:
+        """Return what times the steps before recorded ``spans`` (first, last); None if they are too few."""
+        window = min(first for first, _ in spans)
         begin = max(_WARM_UP_STEPS, window - _MAX_ALONE_STEPS)
         if window - begin < _MIN_ALONE_STEPS:
             return None
-        return cls((begin, (begin + window) // 2, window), synchronize, path)
+        recorded = sum(last - first + 1 for first, last in spans)
+        return cls((begin, (begin + window) // 2, window), recorded, synchronize, path)
 
 
 def note_of_steps_alone(run: Path, rank: int) -> Path:
@@ -275,7 +285,7 @@ class SessionWindow:
             began = time.perf_counter_ns()
             if self._switch.await_end(_MAX_PAUSE_S):
                 bounds = [steps + more for more in _STEPS_AFTER_WINDOW]
-                self._alone = StepsAlone(bounds, self._synchronize, self._path)
+                self._alone = StepsAlone(bounds, steps - FIRST_STEP, self._synchronize, self._path)
             self._leave_out(time.perf_counter_ns() - began)
         self._has_ended = True
         return False
@@ -324,7 +334,7 @@ class StepWindows:
         self._process = os.getpid()
         self._alone: StepsAlone | None = None
         if alone is not None and self._spans:
-            self._alone = StepsAlone.before(min(self._spans)[0], self._synchronize, alone)
+            self._alone = StepsAlone.before(self._spans, self._synchronize, alone)
         # Most callbacks come while nothing is recorded, when ranges cost next to nothing.
         gc.callbacks.append(GarbageRanges(switch.begin_range, switch.end_range))
         self._window: SessionWindow | None = None

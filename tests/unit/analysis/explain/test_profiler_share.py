@@ -13,7 +13,7 @@ from hpcprof.analysis.explain.explain import explain_run
 from hpcprof.analysis.explain.explanation import GIVEN, MEASURED, TYPICAL, Explanation, StepAlone
 from hpcprof.analysis.explain.findings import Search
 from hpcprof.analysis.explain.intervals import Uncertainty
-from hpcprof.analysis.explain.profiler_share import profiler_share
+from hpcprof.analysis.explain.profiler_share import ProfilerShare, profiler_share
 from hpcprof.analysis.explain.replay import Replay, Times
 from hpcprof.analysis.explain.replayable import Replayable, replayable
 from hpcprof.analysis.explain.scene import Scene
@@ -116,6 +116,26 @@ def test_steps_before_the_capture_that_did_less_work_are_not_its_step_alone() ->
     # A user knows which steps were measured.
     given = explain_run(replace(inputs, alone=replace(noted, source=GIVEN)))[0]
     assert given.step.alone_ns == replace(noted, source=GIVEN)
+
+
+def test_a_range_is_the_step_alone_if_it_occurs_as_often_as_the_program_recorded_steps() -> None:
+    inputs = inputs_of(simulate([loop(cost=BY_PROFILER)], STEPS))
+    built = replayable(inputs)
+    assert isinstance(built, Replayable)
+    named, noted = replace(built, step="iteration"), StepAlone(5 * MS, 5 * MS, 5 * MS, MEASURED)
+
+    def share(captured: int) -> ProfilerShare:
+        known = replace(inputs, alone=noted, captured_steps=captured)
+        return profiler_share(known, named, Replay(built.graph), None, None)
+
+    assert share(STEPS).alone == noted and not share(STEPS).doubts
+    for captured, more in (0, ""), (7, ", and 7 steps of the program"):
+        (doubt,) = share(captured).doubts
+        assert doubt.reason == (
+            "the program's steps took 5.000 ms without the profiler, but iteration may be another step: "
+            f"the profile has {STEPS} of them{more}"
+        )
+        assert share(captured).alone != noted
 
 
 def test_what_the_host_hides_is_priced_where_the_gpu_limits_the_step() -> None:

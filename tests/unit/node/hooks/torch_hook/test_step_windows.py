@@ -114,8 +114,8 @@ def test_the_steps_before_the_window_are_timed_between_synchronizations(
         clock.now += 10
         steps.stepped(OPTIMIZER)
     assert json.loads(path.read_text()) == [
-        {"steps": 3, "elapsed_ns": 30},
-        {"steps": 4, "elapsed_ns": 40},
+        {"steps": 3, "elapsed_ns": 30, "recorded": 3},
+        {"steps": 4, "elapsed_ns": 40, "recorded": 3},
     ]
 
 
