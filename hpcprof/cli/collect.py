@@ -17,7 +17,7 @@ import click
 from hpcprof.cli.completion import complete_queues, complete_runs, complete_sites
 from hpcprof.cli.conventions import command_with_examples, echo, typed_command
 from hpcprof.cli.options import flag, push_option, store_options, with_default
-from hpcprof.cli.progress import ProgressLine, SearchingLine, bar
+from hpcprof.cli.progress import QUIET_SECONDS, ProgressLine, SearchingLine, bar
 from hpcprof.cli.pushing import hub_to_push_to, push_each
 from hpcprof.common.errors import HpcprofError, StoreError, UsageError
 from hpcprof.common.units import counted, format_duration, visible
@@ -445,7 +445,7 @@ def _summary(run: Run, read: int, unchanged: int, skipped: int, store: object) -
 
 
 class ProgressBar(ProgressLine):
-    """Shows the finished ranks on standard error: a bar on a terminal, elsewhere up to 100 lines."""
+    """Shows the finished ranks on standard error: a bar on a terminal, elsewhere now and then a line."""
 
     def __init__(self, named: Callable[[str], str] = str) -> None:
         super().__init__(on_error_output=True, permanent=True)
@@ -455,8 +455,9 @@ class ProgressBar(ProgressLine):
     def __call__(self, finished: int, ranks: int, path: Path) -> None:
         """Show that the profile at ``path`` is finished, as number ``finished`` of ``ranks``."""
         if not self.drawn:
-            if finished % max(1, ranks // 100) == 0 or finished == ranks:
+            if time.monotonic() - self._began > QUIET_SECONDS:
                 echo(f"{visible(self._named(str(path)))} ({finished} of {ranks})", err=True)
+                self._began = time.monotonic()
             return
         rate = finished / max(time.monotonic() - self._began, 1e-9)
         remaining = format_duration((ranks - finished) / rate)

@@ -8,6 +8,7 @@ import click
 from hpcprof.cli.completion import complete_runs
 from hpcprof.cli.conventions import command_with_examples, echo
 from hpcprof.cli.options import flag, output_option, store_options
+from hpcprof.cli.progress import ProgressLine
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.common.units import counted
 
@@ -69,16 +70,17 @@ def command(
     if folder.suffix in (".csv", ".gz", ".json", ".parquet", ".pftrace") and not folder.is_dir():
         stem = folder.name.split(".")[0] or "tables"
         raise UsageError(f"{folder} is the name of a file: give a folder, such as {folder.with_name(stem)}.")
-    run, exported = export_run(
-        words[0] if len(words) == 2 else "last",
-        ExportFormat(form),
-        folder,
-        database=db,
-        runs_dir=runs_dir,
-        progress=lambda path: echo(f"writing {path}", err=True),
-        chosen=Chosen(ranks, steps),
-        names=names,
-    )
+    with ProgressLine(on_error_output=True) as line:
+        run, exported = export_run(
+            words[0] if len(words) == 2 else "last",
+            ExportFormat(form),
+            folder,
+            database=db,
+            runs_dir=runs_dir,
+            progress=lambda path: line.update(f"writing {path}"),
+            chosen=Chosen(ranks, steps),
+            names=names,
+        )
     for note in exported.notes:
         echo(f"hpcprof: {note}", err=True)
     if not exported.written:

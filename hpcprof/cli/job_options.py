@@ -100,13 +100,17 @@ def _pairs(context: click.Context, parameter: click.Parameter, texts: tuple[str,
     return pairs
 
 
-def show_remarks(site: Site, jobs: Sequence[Job], runs_directory: Path, *, here: bool = False) -> None:
+def show_remarks(
+    site: Site, jobs: Sequence[Job], runs_directory: Path, *, here: bool = False, explained: bool = False
+) -> None:
     """Print the remarks on jobs before they are submitted, one line each, on standard error.
 
     Facts that are not verified, and a folder of runs that nodes may not see, are told once a day. Jobs that
-    start ``here`` have the environment of this shell, and their first node has its folders.
+    start ``here`` have the environment of this shell, and their first node has its folders. A job that is
+    ``explained`` when it has ended needs a profiler.
     """
     from hpcprof.common.daily import is_due
+    from hpcprof.runs.job_name import profiler_advice
     from hpcprof.submit.jobs.checks import remarks, unverified_facts
     from hpcprof.submit.jobs.presence import borrowed_program, unshared_folder
 
@@ -114,6 +118,10 @@ def show_remarks(site: Site, jobs: Sequence[Job], runs_directory: Path, *, here:
     sentences = [sentence for sentence in daily if sentence and is_due(sentence)]
     sentences += [sentence for job in jobs for sentence in remarks(job, site)]
     sentences += [] if here else [borrowed_program(site, job) for job in jobs]
+    for job in jobs if explained else ():
+        if not job.profiled_ranks:
+            advice = profiler_advice(() if job.workload else job.arguments, job.directory)
+            sentences.append(f"no profiler records this run, only its nodes are sampled: {advice}")
     for sentence in filter(None, dict.fromkeys([*sentences, unread_input(jobs[0].arguments)])):
         echo(f"hpcprof: note: {sentence}.", err=True)
 

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 
 _BAR_WIDTH = 24
-_QUIET_SECONDS = 2.0
-"""Time for which a search for runs says nothing where there is no terminal, in seconds."""
+QUIET_SECONDS = 2.0
+"""Time for which a command tells no progress where there is no terminal, in seconds."""
 
 
 class ProgressLine:
@@ -120,7 +120,7 @@ class SearchingLine(ProgressLine):
         self._folders += 1
         searching = f"searching {folder} for runs and profiles"
         self._updated = f"{searching}: {counted(self._folders, 'folder')}, {counted(runs, 'run')}"
-        if not self.drawn and self._began and time.monotonic() - self._began > _QUIET_SECONDS:
+        if not self.drawn and self._began and time.monotonic() - self._began > QUIET_SECONDS:
             echo(f"hpcprof: {searching}", err=True)
             self._began = None
 

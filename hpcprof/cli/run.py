@@ -81,7 +81,7 @@ def command(
         request = replace(request, profiler=site.profiler)
     job = make_job(site, request, draft=here)
     log_origins(typed_request, site, job)
-    show_remarks(site, [job], request.runs_dir, here=here)
+    show_remarks(site, [job], request.runs_dir, here=here, explained=True)
 
     from hpcprof.results.store.store import open_store
 

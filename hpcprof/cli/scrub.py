@@ -25,10 +25,12 @@ def command(output: Path, files: tuple[str, ...]) -> None:
     Every analysis gives the same figures. The names of kernels, API functions and ranges stay, with paths in
     them replaced by numbers.
     """
+    from hpcprof.cli.progress import ProgressLine
     from hpcprof.profiles.scrub.files import REMAINS, scrub_files
 
     paths = [path for word in files for path in _files_of(word)]
-    result = scrub_files(paths, output, lambda path: echo(f"reading {path}", err=True))
+    with ProgressLine(on_error_output=True) as progress:
+        result = scrub_files(paths, output, lambda path: progress.update(f"reading {path}"))
     for path, left_out in result.written:
         echo(f"wrote {path}; left out: {', '.join(left_out) or 'nothing'}")
     for sentence in result.warnings:

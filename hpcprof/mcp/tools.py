@@ -103,7 +103,7 @@ class Tools:
         if priced := step.priced_ns:
             recorded = step.recorded_elapsed_ns or priced
             priced_clause = (
-                f"; savings are of {format_ns(priced)}" if format_ns(priced) != format_ns(recorded) else ""
+                f"; shares are of {format_ns(priced)}" if format_ns(priced) != format_ns(recorded) else ""
             )
             takes = f"a step takes {format_ns(recorded)} ({steps}{priced_clause})"
         head = [f"{mark_name(collected.id)}: {takes}; {counted(len(findings), 'finding')}."]

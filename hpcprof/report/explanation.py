@@ -170,31 +170,35 @@ def _timing(step: StepSummary, priced_ns: int) -> Iterator[str]:
         yield _measured_step(step, priced_ns, steps)
     elif alone.source == TYPICAL and recorded - alone.low < _MIN_PROFILER_SHARE * recorded:
         yield _measured_step(step, recorded, steps)
-        base = "" if format_ns(recorded) == format_ns(priced_ns) else f"{format_ns(priced_ns)}, "
-        yield f"Savings are of {base}{_LESS_PROFILER} (--as-recorded: with it)."
+        if format_ns(recorded) != format_ns(priced_ns):
+            yield _without_profiler(recorded, priced_ns)
     elif not step.is_alone:
         share = f"{format_ns(recorded - alone.high)} to {format_ns(recorded - alone.low)}"
         yield (
             f"A step takes {format_ns(recorded)} while recorded ({steps}); the profiler's share is unknown, "
             f"typically {share}."
         )
-        yield (
-            f"Savings are of {format_ns(priced_ns)}, {_LESS_PROFILER} "
-            "(--as-recorded: of the recorded step; open --step-time: of the step alone)."
-        )
+        yield _without_profiler(recorded, priced_ns, "; open --step-time TIME takes a measured step instead")
     else:
         more = 100 * (priced_ns / alone.value - 1)
         yield (
             f"A step takes {format_ns(alone.value)} alone, {alone.source}; {format_ns(recorded)} while "
-            f"recorded ({steps})."
+            f"recorded ({steps}){', on a faster host' * (alone.value > recorded)}."
         )
         yield (
-            f"The replay without the profiler says {format_ns(priced_ns)}, {abs(more):.0f} % "
-            f"{'more' if more > 0 else 'less'}; savings are of that (--as-recorded: of the recorded step)."
+            f"Percentages are of a step of {format_ns(priced_ns)}: a replay without the profiler, "
+            f"{abs(more):.0f} % {'longer' if more > 0 else 'shorter'} than the step alone (explain "
+            "--as-recorded keeps the profiler's time)."
         )
 
 
-_LESS_PROFILER = "the step less all that the profiler may have added"
+def _without_profiler(recorded_ns: int, priced_ns: int, advice: str = "") -> str:
+    """Return which step the percentages are of, if the profiler's share is only known from other programs."""
+    return (
+        f"Percentages are of a step of {format_ns(priced_ns)}: the recorded one without the "
+        f"{format_ns(recorded_ns - priced_ns)} that the profiler may have added (explain --as-recorded keeps "
+        f"this time{advice})."
+    )
 
 
 def _measured_step(step: StepSummary, time_ns: int, steps: str) -> str:

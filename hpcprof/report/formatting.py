@@ -39,6 +39,7 @@ _HEADER_WORDS = {
     "ops": "operations",
     "pid": "PID",
     "proj": "projected",
+    "requested": "available",
     "stddev": "std. dev.",
     "tid": "TID",
 }

@@ -15,7 +15,7 @@ from hpcprof.analysis.explain.changes import Prediction
 from hpcprof.analysis.explain.explanation import Explanation
 from hpcprof.analysis.framework.outcome import AnalysisTable, data_frame
 from hpcprof.analysis.framework.registry import ANALYSES, find_analysis, find_analysis_across_runs
-from hpcprof.common.errors import HpcprofError, UsageError, unknown
+from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.common.notebook import InNotebooks
 from hpcprof.profiles.timeline import Timeline
 from hpcprof.results.ask.explanation import explain, what_if
@@ -25,7 +25,7 @@ from hpcprof.results.collect.collection import Collected, collect
 from hpcprof.results.collect.run_names import find_known_run
 from hpcprof.results.collect.run_profiles import readable, why_unprofiled
 from hpcprof.results.collect.stalls import is_unprofiled
-from hpcprof.results.collect.timelines import find_timelines
+from hpcprof.results.collect.timelines import timeline_reader
 from hpcprof.results.store.store import Store, open_store
 from hpcprof.runs.directory import Run, runs_directory
 
@@ -252,7 +252,7 @@ class Results(InNotebooks):
         return frame
 
     def timeline(self, rank: int) -> Timeline:
-        """Read the timeline of a rank from its profile; its columns are numpy arrays, times in ns.
+        """Read the timeline of a rank, kept by the collect or in its profile: numpy columns, times in ns.
 
         Raises
         ------
@@ -261,10 +261,7 @@ class Results(InNotebooks):
         DamagedInput
             If the profile cannot be read.
         """
-        timelines = find_timelines(self.run)
-        if rank not in timelines.paths:
-            raise unknown("rank", str(rank), map(str, timelines.paths), f" of {self.run.path}")
-        return timelines.read(rank)
+        return timeline_reader(self.run, self.store)(rank)
 
     def show_timeline(self, height: int = 640) -> RunTimeline:
         """Return the timeline of all ranks as a notebook shows it, ``height`` pixels high.

@@ -19,7 +19,10 @@ _LAUNCHERS = ("torchrun", "accelerate", "deepspeed")
 JAX_MODULES = {"jax", "flax", "optax", "equinox", "haiku"}
 """JAX, and libraries for it."""
 
-OTHER_PYTHON = "torch or jax shows where PyTorch or JAX takes its time, py-spy or cProfile other Python"
+OTHER_PYTHON = (
+    "torch or jax shows where PyTorch or JAX takes its time; for other Python use py-spy or cProfile without "
+    "hpcprof"
+)
 """Profilers for a script that imports neither itself: its modules may."""
 
 _IMPORT = re.compile(r"^[ \t]*(?:import|from)[ \t]+(\w+(?:[ \t]*,[ \t]*\w+)*)", re.MULTILINE)
@@ -73,6 +76,21 @@ def imported_modules(command: Sequence[str], folder: str) -> set[str]:
     script = script_of(command) if command else ""
     lists = _IMPORT.findall(script_text(str(Path(folder, script)))) if script else []
     return {module for modules in lists for module in re.split(r"[ \t]*,[ \t]*", modules)}
+
+
+def profiler_advice(program: Sequence[str], folder: str) -> str:
+    """Return how to profile a program, as far as its script tells; an empty one is a built-in workload."""
+    how = "auto shows where its time goes"
+    if program:
+        modules = imported_modules(program, folder)
+        uses_framework = not modules.isdisjoint({"torch", *JAX_MODULES})
+        if not runs_python(program):
+            how = "auto shows its GPUs and MPI; for a program without them use perf without hpcprof"
+        elif "mpi4py" in modules and not uses_framework:
+            how = "auto shows which rank is late, with nsys, Score-P or EZTrace"
+        elif not uses_framework:
+            how = OTHER_PYTHON
+    return f"hpcprof run --profiler {how}"
 
 
 def _is_option(word: str) -> bool:

@@ -386,6 +386,7 @@ def test_run_has_the_exit_code_of_its_job(script: str, code: int, hpcprof: Hpcpr
     # The report says so, and nothing says it twice.
     says = " ".join((done.stdout + done.stderr).split())
     assert says.count("not profiled (hpcprof run --profiler auto shows") == (code == 0)
+    assert says.count("note: no profiler records this run") == 1
     assert (
         "Resources of the job" in done.stdout or " state completed " in " ".join(done.stdout.split())
     ) == (code == 0)

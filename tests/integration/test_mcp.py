@@ -144,7 +144,7 @@ def test_a_run_is_explained_with_its_conclusion_first_and_evidence_that_report_h
     run: str, ask: Ask, hpcprof: Hpcprof, tmp_path: Path
 ) -> None:
     (text,) = ask(("explain", {}))
-    priced = r"(; savings are of [\d.]+ ms)?"
+    priced = r"(; shares are of [\d.]+ ms)?"
     assert re.match(
         rf"«{run}»: a step takes [\d.]+ ms \(\d+ steps on 2 ranks{priced}\); \d+ findings?\.\n", text
     )

@@ -64,7 +64,7 @@ def test_profiles_in_an_empty_folder_are_the_last_run_of_every_command_that_read
 
 def test_the_tutorial_shows_what_its_example_says(hpcprof: Hpcprof) -> None:
     shown = " ".join(hpcprof("open", str(EXAMPLE), "--terminal").stdout.split())
-    finding = re.search(r"Savings are of .* 1\. host work .*?\)", shown)
+    finding = re.search(r"Percentages are of .* 1\. host work .*?\)", shown)
     assert finding is not None
     assert finding.group() in " ".join(TUTORIAL.read_text(encoding="utf-8").split())
 
@@ -93,10 +93,14 @@ def test_compressed_profiles_are_opened_and_stay_whole(hpcprof: Hpcprof, tmp_pat
     done = hpcprof("open", str(folder))
     assert done.returncode == 0, done.stderr
     assert "unpacked 2 files" in done.stderr
-    assert f"{folder}/rank0.sqlite.xz (1 of 2)" in done.stderr
+    assert "(1 of 2)" not in done.stderr
     assert "host work in data on all ranks" in done.stdout
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
     # The events are kept, since the unpacked profiles are gone.
+    timeline = package.open(folder, runs_dir=tmp_path / "runs").timeline(1)
+    assert timeline.origin.rank == 1 and len(timeline.kernels)
+    twice = hpcprof("open", str(folder), f"{folder}/")
+    assert twice.stdout.count("run  ") == 1 and "one for each" not in twice.stderr
     predicted = hpcprof("whatif", "--set", "range:data*0")
     assert predicted.returncode == 0, predicted.stderr
     assert hpcprof("report", "profiles", "--html", "page.html").returncode == 0

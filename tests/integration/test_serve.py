@@ -112,8 +112,8 @@ def test_the_list_is_filtered_by_its_address(server: Server, run_id: str) -> Non
     assert f'href="/runs/{quote(run_id, safe="")}"' in page
     assert "1 of 2 runs" in page
     # These runs have no finding, and the list says why.
-    assert '#finding-1">not explained yet</a>' in page
-    assert '#finding-1">not profiled</a>' in server.ask("/runs?search=hello")[1]
+    assert '#findings">not explained yet</a>' in page
+    assert '#findings">not profiled</a>' in server.ask("/runs?search=hello")[1]
     status, page = server.ask("/runs?since=soon")
     assert (status, "write a date" in page) == (400, True)
 

@@ -326,11 +326,12 @@ class MpiRemovals:
         The variance is that of the other ranks from step to step: single long steps of the late rank are no
         chance if the others have none. For ranks that a server gives work, the time of a piece counts.
         """
-        if rank == self.part.server:
+        work_of_others = self._work_of_others(rank)
+        if rank == self.part.server or not work_of_others.size:
             return False
         later = self._later_excess(rank)
         # If another rank is late in each step, every rank is on average later than the median.
-        mean = self._work_of_steps[:, rank].mean() - self._work_of_others(rank).mean()
+        mean = self._work_of_steps[:, rank].mean() - work_of_others.mean()
         variance, free = self._chance(rank)
         # Bonferroni correction: one of many ranks is the latest.
         least = student_quantile(free, 1 - _FALSE_ALARM_RATE / len(self.graph.ranks))

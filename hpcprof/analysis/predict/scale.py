@@ -44,6 +44,12 @@ _MODEL_ERROR = 0.006
 """Standard deviation of the replay's error beside everything that is drawn, as a share of the step."""
 _MIN_KNEE_PCT = 2.0
 """Minimum height of the knee over the chord of the curve of efficiency, in percentage points."""
+_LOST_PARTS = {
+    "communication_ns": "communication",
+    "wait_for_peer_ns": "waiting for peers",
+    "other_ns": "delays between operations",
+}
+"""Parts of a step other than compute, in words."""
 _MAX_SMALL_BYTES = 64
 """Maximum bytes of a message whose size stays the same with strong scaling."""
 _MIN_GRADIENT_BYTES = 1 << 16
@@ -580,11 +586,10 @@ def curve_notes(curve: Sequence[ScalePrediction]) -> list[str]:
         above = efficiency - chord
         if above.max() > _MIN_KNEE_PCT:
             notes.append(f"The knee is at {curve[int(above.argmax())].ranks:,} ranks.")
-    for part in ("communication_ns", "wait_for_peer_ns", "other_ns"):
+    for part, words in _LOST_PARTS.items():
         first = next((point for point in curve if 2 * point.account[part] > point.step.value), None)
         if first is not None:
-            words = part.removesuffix("_ns").replace("_", " ")
-            notes.append(f"{words.capitalize()} dominates from {first.ranks:,} ranks on.")
+            notes.append(f"From {first.ranks:,} ranks on, more than half of the step is {words}.")
     return notes
 
 

@@ -19,10 +19,9 @@ from hpcprof.analysis.framework.losses import losses_of
 from hpcprof.analysis.framework.outcome import AnalysisTable, analyze_across, in_declared_columns
 from hpcprof.analysis.framework.registry import ACROSS_RUNS
 from hpcprof.analysis.framework.run_data import RunData
-from hpcprof.common.errors import HpcprofError, UsageError
+from hpcprof.common.errors import UsageError
 from hpcprof.results.ask.run_inputs import run_data
 from hpcprof.results.collect.run_names import command_line, not_collected_error, typed_run
-from hpcprof.results.collect.run_profiles import profiles_of
 from hpcprof.results.store.store import Store
 from hpcprof.runs.directory import Manifest, Run, all_runs
 from hpcprof.runs.job import Job
@@ -147,8 +146,6 @@ def _comparable_data(runs: Sequence[Run], store: Store) -> list[RunData]:
         data = run_data(run, store)
         collected = store.exists() and (store.profiles(run.id) or len(data.tables["darshan_files"]))
         if not collected and not len(data.own_step_ns):
-            if not profiles_of(run):
-                raise HpcprofError(f"{run.id} has no profiles and no step times: nothing can be compared.")
             raise not_collected_error(run, store)
         data_of_runs.append(data)
     return data_of_runs

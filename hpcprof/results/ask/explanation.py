@@ -60,7 +60,6 @@ from hpcprof.results.collect.run_profiles import (
     profiles_of,
     unprofiled_sentence,
     untraced_notes,
-    why_unprofiled,
 )
 from hpcprof.results.collect.stalls import find_stall, is_unprofiled, unread_dumps
 from hpcprof.results.store.analysis_version import ANALYSIS_VERSION, earlier_version
@@ -446,9 +445,6 @@ def explain_inputs(run: Run, store: Store, executor: Executor = serially) -> Exp
     profiles = store.profiles(run.id) if store.exists() else {}
     collecting = command_line(store, "collect", typed_run(run))
     if not profiles:
-        if run.path.is_dir() and not profiles_of(run):
-            reason = why_unprofiled(run) or "run the program with --profiler nsys or torch"
-            raise HpcprofError(f"{run.id} has no profile to explain or replay: {reason}.")
         raise not_collected_error(run, store)
     earlier = earlier_version(profiles.values())
     if earlier and not is_folder(run.path):

@@ -22,11 +22,13 @@ from hpcprof.results.collect.run_profiles import (
     Search,
     is_beside_profiles,
     may_be_profile,
+    profiles_of,
     restore_profiles,
     runs_in,
     runs_of_files,
     runs_to_collect,
     several_runs_sentence,
+    unprofiled_sentence,
 )
 from hpcprof.runs.config import default_database
 from hpcprof.runs.directory import (
@@ -84,7 +86,8 @@ def find_runs_to_collect(
     named = find_known_runs(names, runs_dir, store)
     if len(named) == 1 and files and all(map(is_beside_profiles, files)):
         return [replace(item, beside=tuple(map(Path.absolute, files))) for item in runs_to_collect(named[0])]
-    return [*runs_of_files(files), *(run for item in named for run in runs_to_collect(item, search))]
+    runs = [*runs_of_files(files), *(run for item in named for run in runs_to_collect(item, search))]
+    return [*{(run.id, run.path): run for run in runs}.values()]
 
 
 def _is_profile(reference: str) -> bool:
@@ -164,7 +167,9 @@ def _open_stored_run(run_id: str, path: Path) -> Run:
 
 
 def not_collected_error(run: Run, store: Store) -> HpcprofError:
-    """Return the error for a run that is not in the store."""
+    """Return the error for a run without profiles in the store: none was recorded, or none collected."""
+    if run.path.is_dir() and not profiles_of(run):
+        return HpcprofError(f"{run.id} has no profile: {unprofiled_sentence(run)}.")
     collecting = command_line(store, "collect", typed_run(run))
     return HpcprofError(f"{run.id} has not been collected: run {collecting} first.")
 

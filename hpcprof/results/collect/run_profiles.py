@@ -40,7 +40,7 @@ from hpcprof.profiles.readers.otf2 import EZTRACE_NAME
 from hpcprof.results.collect.profile_ranks import ranks_by_name, recorded_apart
 from hpcprof.results.store.analysis_version import ANALYSIS_VERSION
 from hpcprof.runs.directory import MANIFEST, Run, adopted_id, has_manifest, open_run, typed_name
-from hpcprof.runs.job_name import JAX_MODULES, OTHER_PYTHON, imported_modules, runs_python
+from hpcprof.runs.job_name import profiler_advice
 from hpcprof.submit.runs.failures import profiler_complaint
 
 if TYPE_CHECKING:  # a job is submitted without what reads a database
@@ -453,17 +453,8 @@ def unprofiled_sentence(run: Run) -> str:
     job = run.manifest.job if run.manifest is not None else None
     if job is not None and job.profiled_ranks and (missing := why_unprofiled(run)):
         return missing
-    how = "auto shows where its time goes"
-    if job is not None and job.workload is None:
-        modules = imported_modules(job.arguments, job.directory)
-        uses_framework = not modules.isdisjoint({"torch", *JAX_MODULES})
-        if not runs_python(job.arguments):
-            how = "auto shows its GPUs and MPI, perf a program without them"
-        elif "mpi4py" in modules and not uses_framework:
-            how = "auto shows which rank is late, with nsys, Score-P or EZTrace"
-        elif not uses_framework:
-            how = OTHER_PYTHON
-    return f"the run was not profiled (hpcprof run --profiler {how})"
+    program, folder = ((), "") if job is None or job.workload else (job.arguments, job.directory)
+    return f"the run was not profiled ({profiler_advice(program, folder)})"
 
 
 _MISSING_FUNCTIONS = {

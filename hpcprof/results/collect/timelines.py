@@ -6,7 +6,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from hpcprof.common.errors import HpcprofError
+from hpcprof.common.errors import HpcprofError, unknown
 from hpcprof.common.paths import is_folder
 from hpcprof.profiles.readers.declaration import ProfileContent, ProfilePart
 from hpcprof.profiles.readers.discovery import read_profile, reader_of
@@ -68,7 +68,8 @@ def _has_timeline(path: Path) -> bool:
 def timeline_reader(run: Run, store: "Store") -> Callable[[int], Timeline]:
     """Return a function that reads the timeline of a rank, with the steps of the collect.
 
-    The timeline that the collect kept is read if it is of the same profile.
+    The timeline that the collect kept is read if it is of the same profile. The function raises UsageError
+    if no profile with a timeline has the rank.
     """
     from hpcprof.results.collect.kept_events import kept_timeline
 
@@ -81,12 +82,13 @@ def timeline_reader(run: Run, store: "Store") -> Callable[[int], Timeline]:
 
     def read(rank: int) -> Timeline:
         step_range = steps.step_range(rank) if steps else None
-        timeline = kept_timeline(stored_events[rank], step_range)
-        if timeline is not None:
+        if rank in stored_events and (timeline := kept_timeline(stored_events[rank], step_range)) is not None:
             return timeline
         timelines = find()
         if rank not in timelines.paths:
-            raise profile_is_gone(run, rank, profiles[rank].file)
+            if rank in stored_events:
+                raise profile_is_gone(run, rank, profiles[rank].file)
+            raise unknown("rank", str(rank), map(str, sorted({*stored_events, *timelines.paths})))
         return replace(timelines.read(rank), step_range=step_range)
 
     return read

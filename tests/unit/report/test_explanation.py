@@ -83,25 +83,29 @@ def test_the_first_sentence_says_what_is_known_of_the_profilers_share() -> None:
     assert conclusion(given)[:2] == [
         "A step takes 80.00 ms alone, given; 100.0 ms while recorded (elapsed time per step of 6 steps on 2 "
         "ranks; median 100.0 ms).",
-        "The replay without the profiler says 84.00 ms, 5 % more; savings are of that (--as-recorded: of the "
-        "recorded step).",
+        "Percentages are of a step of 84.00 ms: a replay without the profiler, 5 % longer than the step "
+        "alone (explain --as-recorded keeps the profiler's time).",
     ]
     assert in_short(given)[:2] == conclusion(given)[:2]
     typical = replace(step, elapsed_ns=75 * MS, alone_ns=replace(alone, source=TYPICAL))
     assert conclusion(replace(given, step=typical))[:2] == [
         "A step takes 100.0 ms while recorded (elapsed time per step of 6 steps on 2 ranks; median 100.0 ms)"
         "; the profiler's share is unknown, typically 15.00 ms to 25.00 ms.",
-        "Savings are of 75.00 ms, the step less all that the profiler may have added (--as-recorded: of the "
-        "recorded step; open --step-time: of the step alone).",
+        "Percentages are of a step of 75.00 ms: the recorded one without the 25.00 ms that the profiler may "
+        "have added (explain --as-recorded keeps this time; open --step-time TIME takes a measured step "
+        "instead).",
     ]
-    assert in_short(replace(given, step=typical))[0].startswith("Savings are of 75.00 ms, the step less ")
+    assert in_short(replace(given, step=typical))[0].startswith("Percentages are of a step of 75.00 ms: ")
     waits = replace(typical, alone_ns=StepAlone(99 * MS, 98_500_000, 99_500_000, TYPICAL))
     said = conclusion(replace(given, step=replace(waits, elapsed_ns=98_500_000)))
     assert said[0].startswith("A step takes 100.0 ms (elapsed") and "unknown" not in said[0]
-    ending = "the step less all that the profiler may have added (--as-recorded: with it)."
-    assert said[1] == f"Savings are of 98.50 ms, {ending}"
+    assert said[1].startswith(
+        "Percentages are of a step of 98.50 ms: the recorded one without the 1.500 ms that "
+    )
     said = conclusion(replace(given, step=replace(waits, elapsed_ns=100 * MS)))
-    assert said[1] == f"Savings are of {ending}"
+    assert not any("Percentages" in sentence for sentence in said)
+    slower = replace(step, alone_ns=StepAlone(120 * MS, 119 * MS, 121 * MS, GIVEN))
+    assert conclusion(replace(given, step=slower))[0].endswith(", on a faster host.")
 
 
 def test_a_prediction_says_that_the_profilers_share_is_in_it() -> None:

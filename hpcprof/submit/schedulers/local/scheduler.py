@@ -22,10 +22,11 @@ class LocalScheduler(Scheduler):
         return LocalClient()
 
     def check(self, job: Job, site: Site) -> None:
-        """Check that the job has one node and no queue."""
+        """Check that the job has one node, no queue and no account."""
         if job.nodes != 1:
             sentence = f"--nodes {job.nodes}: site {site.name} is this machine alone; use --nodes 1."
             raise UsageError(sentence, "nodes", "site")
-        if job.queue:
-            sentence = f"--queue {job.queue}: site {site.name} has no batch system; leave it out."
-            raise UsageError(sentence, "queue", "site")
+        for field in ("queue", "account"):
+            if value := getattr(job, field):
+                sentence = f"--{field} {value}: site {site.name} has no batch system; leave it out."
+                raise UsageError(sentence, field, "site")

@@ -450,6 +450,15 @@ def test_reads_and_writes_of_all_ranks_do_not_make_one_late() -> None:
     assert (first.cause, first.ranks) == (Cause.LATE_RANK_HOST, (3,))
 
 
+def test_a_single_rank_is_not_late() -> None:
+    def body(rank: int, step: int) -> Actions:
+        yield work(MS * uneven(rank, step))
+        yield allreduce()
+
+    causes = {finding.cause for finding in simulate(1, STEPS, body).explain().shown()}
+    assert Cause.LATE_RANK_HOST not in causes
+
+
 def test_calls_inside_mpi_and_inside_others_do_not_count() -> None:
     program = simulate(2, STEPS, writing((0,), MS)).program
     inside = [(rank, "poll", start, end) for rank, _, start, end in program.calls]

@@ -609,4 +609,4 @@ def test_two_neighbours_leave_the_number_of_neighbours_open() -> None:
 def test_a_curve_tells_what_dominates_it() -> None:
     predictor = Predictor(program(4, noise=0.0)[0])
     notes = curve_notes([predictor.predict(ranks, "strong") for ranks in (4, 16, 64, 256)])
-    assert notes[-1].startswith("Communication dominates from ")
+    assert notes[-1].endswith(" ranks on, more than half of the step is communication.")

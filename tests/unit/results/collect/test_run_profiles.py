@@ -172,7 +172,7 @@ def test_a_run_without_profiles_is_waited_for_until_it_has_ended(
         ("torch", "auto shows"),
         ("mpi4py", "auto shows which rank"),
         ("mpi4py, torch", "auto shows where"),
-        ("", "auto shows its GPUs and MPI, perf a program without them"),
+        ("", "auto shows its GPUs and MPI; for a program without them use perf without hpcprof"),
     ],
 )
 def test_the_hint_how_to_profile_names_no_profiler_that_refuses_the_program(

@@ -27,6 +27,7 @@ LOCAL = load_site("local")
         ),
         ({"arguments": ["x"], "nodes": 2}, "--nodes 2: site local is this machine alone"),
         ({"arguments": ["x"], "queue": "debug"}, "--queue debug: site local has no batch system"),
+        ({"arguments": ["x"], "account": "abc"}, "--account abc: site local has no batch system"),
         ({"arguments": ["x"], "options": {"qos": "a"}}, "unknown option 'qos' of site local"),
         ({"arguments": ["x"], "walltime": "5"}, "walltime '5' is minutes to Slurm"),
         ({"arguments": ["x"], "profile_ranks": "3"}, "there is no rank 3"),
