@@ -272,7 +272,7 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
         recorded_elapsed_ns=recorded_elapsed,
         profiler_cost=share.costs,
         source=built.source,
-        kernel=_main_kernel(scene, recorded_elapsed, built.profiler),
+        kernel=_main_kernel(scene, recorded_elapsed),
     )
     doubts += [*slow_hosts(built.graph, slow), *uncertain, *map(rare_steps, rare)]
     pipeline, loose = built.graph.is_pipeline, built.loose_ranks
@@ -337,7 +337,7 @@ def _represented_share(kinds: pd.DataFrame, absent: Sequence[int]) -> float:
     return 1 - float(counts[kinds["kind"].isin(absent)].sum() / counts.iloc[0])
 
 
-def _main_kernel(scene: Scene, elapsed: int, profiler: str) -> MainKernel | None:
+def _main_kernel(scene: Scene, elapsed: int) -> MainKernel | None:
     work, graph = scene.graph.work, scene.graph
     # Work without a name has the last one.
     names, number = np.unique([*map(plain_name, graph.names), ""], return_inverse=True)
@@ -350,13 +350,12 @@ def _main_kernel(scene: Scene, elapsed: int, profiler: str) -> MainKernel | None
         return None
     where = scene.inside(work.place, np.where(name == total.argmax(), time, 0))
     kernel = str(names[total.argmax()])
-    gpus = [gpu for gpus in scene.gpus.values() for gpu in gpus]
-    device = " ".join([profiler, *(gpu.name for gpu in gpus)])
+    first, gpus = scene.timelines[graph.ranks[0]], [gpu for gpus in scene.gpus.values() for gpu in gpus]
     # The timelines of the other ranks need not have been read.
     blocks = most_blocks([scene.timelines[rank] for rank in graph.ranks], kernel)
     units = scene.multiprocessors
     few = (blocks, units) if 0 < blocks < units else ()
-    return MainKernel(kernel, round(min(share, 100.0), 3), where, measured_by_ncu(kernel, device), *few)
+    return MainKernel(kernel, round(min(share, 100.0), 3), where, measured_by_ncu(kernel, first, gpus), *few)
 
 
 def most_blocks(timelines: Iterable[Timeline], kernel: str) -> int:

@@ -5,7 +5,7 @@ saves, takes the calls of the host.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import pandas as pd
 
@@ -17,9 +17,10 @@ from hpcprof.analysis.explain.whole_run import rest_of_capture
 from hpcprof.analysis.steps.run_step import account_of_all_steps
 from hpcprof.analysis.steps.step_ranges import steps_of
 from hpcprof.common.units import format_ns
+from hpcprof.profiles.columns.unique import name_matches
 from hpcprof.profiles.kernel_names import plain_name
 from hpcprof.profiles.losses import LAUNCH_KINDS
-from hpcprof.profiles.timeline import Timeline
+from hpcprof.profiles.timeline import Gpu, Timeline
 
 _MIN_COMMUNICATION_PCT, _MIN_IDLE_PCT = 10.0, 25.0
 """Minimum shares of a step for exposed communication to be a finding, and for a sentence on idle time."""
@@ -29,6 +30,9 @@ MIN_MAIN_KERNEL_PCT = 30.0
 
 _NCU_UNSUPPORTED = re.compile("AMD|HIP|gfx|roc|Intel|unitrace|TPU|ascend")
 """Names of profilers and GPUs whose kernels Nsight Compute does not measure."""
+
+_OTHER_RUNTIMES = re.compile("hip[A-Z]|hsa_|ze[A-Z]|ur[A-Z]|acl[a-z]")
+"""Calls of the runtimes of other GPUs, which tell of a GPU without a name."""
 
 _MOSTLY_COMPUTE_PCT = 50.0
 """Minimum share of a step for compute to be most of it, in percent."""
@@ -47,8 +51,8 @@ def explain_on_gpu(
     ``first`` is the timeline of the first rank, and ``in_steps_ns`` the time of all steps, 0 without steps.
     Where GPUs mostly compute, the missing calls of the host are no finding: the reason tells of them.
     """
-    tables, origin = inputs.tables, first.origin
-    kernel = _main_kernel(tables, " ".join([origin.kind, *(gpu.name for gpu in origin.gpus)]))
+    tables = inputs.tables
+    kernel = _main_kernel(tables, first)
     complete = {loss.kind for loss in inputs.losses_of_all} <= LAUNCH_KINDS and not inputs.coverage
     if complete and _share_pct(_account(tables)[0], "compute_ns") >= _MOSTLY_COMPUTE_PCT:
         findings = [item for item in findings if item.cause != Cause.CAPTURE_INCOMPLETE]
@@ -82,8 +86,8 @@ def _idle_gpu(tables: Tables) -> Iterator[NotJudged]:
         yield NotJudged(IDLE, reason)
 
 
-def _main_kernel(tables: Tables, device: str) -> MainKernel | None:
-    """Return the kernel with most of the time, if it is much; ``device`` is as in `measured_by_ncu`.
+def _main_kernel(tables: Tables, first: Timeline) -> MainKernel | None:
+    """Return the kernel with most of the time, if it is much; ``first`` is the timeline of the first rank.
 
     Its share of the compute of a step is taken to be that of the capture.
     """
@@ -92,13 +96,15 @@ def _main_kernel(tables: Tables, device: str) -> MainKernel | None:
         return None
     share = _share_pct(_account(tables)[0], "compute_ns") * float(kernels.max() / kernels.sum())
     name = str(kernels.idxmax())
-    measurable = measured_by_ncu(name, device)
+    measurable = measured_by_ncu(name, first, first.origin.gpus)
     return MainKernel(name, round(share, 3), "", measurable) if share >= MIN_MAIN_KERNEL_PCT else None
 
 
-def measured_by_ncu(kernel: str, device: str) -> bool:
-    """Return whether Nsight Compute measures a kernel of a device, which names the profiler and the GPUs."""
-    return not kernel.startswith("CUDA graph ") and not _NCU_UNSUPPORTED.search(device)
+def measured_by_ncu(kernel: str, timeline: Timeline, gpus: Iterable[Gpu]) -> bool:
+    """Return whether Nsight Compute measures a kernel of a timeline, which ran on some GPUs."""
+    device = " ".join([timeline.origin.kind, *(gpu.name for gpu in gpus)])
+    other = name_matches(timeline, timeline.calls.name, lambda name: bool(_OTHER_RUNTIMES.match(name)))
+    return not (kernel.startswith("CUDA graph ") or _NCU_UNSUPPORTED.search(device) or other.any())
 
 
 def _account(tables: Tables) -> tuple[dict[str, float], str]:

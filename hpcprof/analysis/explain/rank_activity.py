@@ -71,8 +71,8 @@ class Work(Table):
 
     ``row`` is the row among the operations of the timeline, ``stream`` the number of the stream, ``call`` the
     call that launched the operation, or `NONE`, ``before`` the operation before it on the stream, or `NONE`.
-    ``grid`` is the size of the grid of a kernel as one number, 0 for other operations. ``host_memory`` is the
-    `hpcprof.profiles.host_memory.HostMemory` of a copy, ``NONE`` for other operations.
+    ``grid`` is the size of the grid of a kernel as one number, 0 if unknown and for other operations.
+    ``host_memory`` is the `hpcprof.profiles.host_memory.HostMemory` of a copy, ``NONE`` for other operations.
     """
 
     row: Ints
@@ -339,7 +339,9 @@ def _work(timeline: Timeline, calls: HostCalls, owner: Ints, places: Places) -> 
     again = ~begins_run(stream)
     grid = np.zeros(timeline.operation_count, np.int64)
     kernels = len(timeline.kernels)
-    grid[:kernels] = timeline.kernels.grid @ _GRID_WEIGHTS
+    # A kernel whose shape is unknown has blocks of one thread.
+    shaped = timeline.kernels.block.prod(axis=1) > 1
+    grid[:kernels] = np.where(shaped, timeline.kernels.grid @ _GRID_WEIGHTS, 0)
     host_memory = np.full(timeline.operation_count, int(HostMemory.NONE))
     host_memory[kernels : kernels + len(timeline.memops)] = timeline.memops.host_memory
     return (

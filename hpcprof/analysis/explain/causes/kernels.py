@@ -235,9 +235,7 @@ def _unfilled(scene: Scene) -> Iterator[Candidate]:
     work = scene.graph.work
     time = work.time
     units = scene.multiprocessors
-    # Profiles without shapes have blocks of one thread.
-    shaped = ((scene.timelines[rank].kernels.block.prod(axis=1) > 1).any() for rank in scene.graph.ranks)
-    if not units or not all(shaped):
+    if not units:
         return
     blocks = grid_blocks(work.grid)
     few = work.is_compute & (time >= _MIN_UNFILLED_NS)

@@ -38,6 +38,7 @@ class CallArguments(msgspec.Struct, gc=False):
     """The arguments of an API call that a timeline holds."""
 
     correlation: Int64 | None = None
+    external_id: Int64 | None = msgspec.field(default=None, name="External id")
 
 
 class GpuArguments(CallArguments, gc=False):

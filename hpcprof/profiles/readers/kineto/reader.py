@@ -93,6 +93,8 @@ def read_trace(path: Path, translate: Callable[[Batch], Batch] | None = None) ->
     calls = ApiCalls(**events.calls.columns())
     tables = (events.kernels, events.memory, events.graphs, events.gpu_marks, events.waits)
     on_gpu = [table.columns() for table in tables]
+    if events.linked_by_external_ids:
+        calls = replace(calls, correlation=_numbers_of_single_calls(calls))
     # Events on the GPU have no process. A trace has one process, unless a tool merged several traces.
     processes = np.unique(calls.process)
     for columns in on_gpu:
@@ -154,6 +156,17 @@ def read_trace(path: Path, translate: Callable[[Batch], Batch] | None = None) ->
         synchronizations=synchronizations(waits, calls, strings.tolist()),
         strings=strings,
     )
+
+
+def _numbers_of_single_calls(calls: ApiCalls) -> Ints:
+    """Return the numbers of calls, without those that several calls of a process have.
+
+    Such an id is the number of an operator, whose kernels any of its calls may have launched.
+    """
+    _, row, count = np.unique(
+        np.stack((calls.process, calls.correlation)), axis=1, return_inverse=True, return_counts=True
+    )
+    return np.where(count[row.ravel()] > 1, NO_CORRELATION, calls.correlation)
 
 
 def _owners(correlation: Ints, calls: ApiCalls, processes: Ints) -> Ints:

@@ -366,7 +366,7 @@ def _timeline(rank: _Rank, number: int, ranks: int) -> Timeline:
             ranks,
             gpus=(Gpu(0, "NVIDIA H200", compute_capability="9.0"),),
         ),
-        kernels=Kernels(**vars(columns), grid=grid, block=shape),
+        kernels=Kernels(**vars(columns), grid=grid, block=32 * shape),
         memops=MemoryOperations(
             **_operations(copies, text),
             bytes=np.ones(len(copies), np.int64),

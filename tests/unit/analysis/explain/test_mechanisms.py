@@ -329,11 +329,11 @@ def test_copies_of_one_type_are_no_evidence_of_conversions() -> None:
 
 
 def with_shapes(blocks: int, threads: int, units: int = 132) -> Explanation:
-    """Explain steps of 40 launches in a row, each with some blocks, and a product."""
+    """Explain steps of 40 launches in a row, each with some blocks, and a product of known shape."""
     made = simulate([[*(Launch(90 * US, name="scan") for _ in range(40)), product(2 * MS)]], 6)[0]
     grid, block = np.ones_like(made.kernels.grid), np.ones_like(made.kernels.block)
     is_scan = made.kernels.end - made.kernels.start < 1 * MS
-    grid[:, 0], block[:, 0] = np.where(is_scan, blocks, 999), threads
+    grid[:, 0], block[:, 0] = np.where(is_scan, blocks, 999), np.where(is_scan, threads, 256)
     kernels = replace(made.kernels, grid=grid, block=block)
     inputs = inputs_of({0: replace(made, kernels=kernels)})
     return explain_run(replace(inputs, gpus={0: (Gpu(0, "NVIDIA H200", sm_count=units),)}))[0]
@@ -348,7 +348,7 @@ def test_launches_in_a_row_that_fill_little_of_the_gpu_could_be_one() -> None:
     assert first.confidence == "low"
     assert not with_shapes(blocks=34, threads=64).shown()
     assert not with_shapes(blocks=33, threads=64, units=0).shown()
-    # A profile without shapes has blocks of one thread.
+    # A kernel without a shape, as within a graph on ROCm, has blocks of one thread.
     assert not with_shapes(blocks=33, threads=1).shown()
 
 

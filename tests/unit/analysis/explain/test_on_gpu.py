@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from hpcprof.analysis.explain.explain import explain_run
@@ -15,8 +16,9 @@ from hpcprof.analysis.explain.whatif import predict
 from hpcprof.analysis.predict.reduction import operations_of_timelines
 from hpcprof.common.errors import HpcprofError
 from hpcprof.profiles.losses import Loss, LossKind, Subject
+from hpcprof.profiles.timeline import Gpu
 from hpcprof.report.explanation import conclusion, in_short, unjudged_rows
-from tests.unit.analysis.explain.programs import MS, inputs_of
+from tests.unit.analysis.explain.programs import MS, Launch, inputs_of, simulate
 from tests.unit.analysis.timelines import COMM, COMP, timeline
 
 REMEDY = "trace API calls too (nsys --trace=cuda)"
@@ -69,7 +71,14 @@ def test_where_the_gpu_computes_its_kernel_is_named_and_the_missing_calls_are_no
     without_steps = explained(recorded(9, 0, steps=2))
     for sentences in (conclusion(without_steps), in_short(without_steps)):
         assert "of the capture: submit --profiler ncu" in " ".join(sentences)
-    assert not measured_by_ncu("kernel", "otf2 HIP Context 0")
+
+
+def test_ncu_measures_no_kernel_of_another_maker_whose_gpu_may_have_no_name() -> None:
+    first = simulate([[Launch(MS)]], 6)[0]
+    assert measured_by_ncu("kernel", first, first.origin.gpus)
+    assert not measured_by_ncu("kernel", first, [Gpu(0, "HIP Context 0")])
+    strings = np.array([text.replace("cudaLaunch", "hipModuleLaunch") for text in first.strings], object)
+    assert not measured_by_ncu("kernel", replace(first, strings=strings), ())
 
 
 def test_a_prediction_is_refused_in_one_sentence() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hpcprof.profiles.columns.joins import launch_pairs
 from hpcprof.profiles.event_columns import TEXTS, timeline_tables
 from hpcprof.profiles.readers.kineto import json_stream, reader
 from hpcprof.profiles.timeline import Timeline
@@ -76,3 +77,20 @@ def test_a_single_event_without_a_thread_is_left_out(tmp_path: Path) -> None:
     timeline = reader.read(write(tmp_path / "rank0.pt.trace.json", alone))
     assert len(timeline.calls) == 0
     assert [(loss.detail, loss.count) for loss in timeline.origin.losses] == [("tid", 1)]
+
+
+@pytest.mark.parametrize(("of_operator", "launches"), [(False, [0, 1]), (True, [])])
+def test_external_ids_link_launches_and_kernels_where_nothing_else_does(
+    of_operator: bool, launches: list[int], tmp_path: Path
+) -> None:
+    # As Kineto wrote for ROCm before it had correlations; the ids of operators are those of all their calls.
+    ids = (95, 95) if of_operator else (95, 97)
+    calls = [
+        {**CALL, "name": "hipLaunchKernel", "ts": 2 * n, "args": {"External id": i}}
+        for n, i in enumerate(ids)
+    ]
+    kernels = [{**KERNEL, "ts": 20 + 2 * n, "args": {"External id": number}} for n, number in enumerate(ids)]
+    annotation = {**KERNEL, "cat": "gpu_user_annotation", "args": {"External id": ids[0]}}
+    timeline = reader.read(write(tmp_path / "rocm.json", *calls, *kernels, annotation))
+    assert launch_pairs(timeline)[1].tolist() == launches
+    assert "External id" not in str(timeline.origin.losses)
