@@ -75,7 +75,7 @@ def _click_option(option: Option, kind: type) -> Callable[[CommandT], CommandT]:
     elif kind is Path:
         settings["type"] = EXISTING_FILE
     elif kind is Mapping:
-        settings.update(multiple=True, callback=_pairs, metavar="KEY=VALUE")
+        settings.update(multiple=True, callback=_parse_pairs, metavar="KEY=VALUE")
     elif kind is tuple:
         settings["multiple"] = True
     if option.alone:
@@ -90,7 +90,9 @@ def _click_option(option: Option, kind: type) -> Callable[[CommandT], CommandT]:
     return click.option(*(option.flags or (option.flag,)), option.name, help=option.described, **settings)
 
 
-def _pairs(context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> dict[str, str]:
+def _parse_pairs(
+    context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]
+) -> dict[str, str]:
     pairs = {}
     for text in texts:
         key, separator, value = text.partition("=")
@@ -134,7 +136,7 @@ def show_submitted(run: Run, settings: str = "") -> None:
 
 
 def unread_input(program: Sequence[str]) -> str:
-    """Return that no rank reads the file at this command's standard input; empty if there is none."""
+    """Return a warning that no rank reads the file at standard input; empty without such a file."""
     with suppress(OSError):
         # A loop of a shell has read some of its file before each of its commands.
         if stat.S_ISREG(os.fstat(0).st_mode) and os.fstat(0).st_size and not os.lseek(0, 0, os.SEEK_CUR):

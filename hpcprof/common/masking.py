@@ -122,16 +122,16 @@ def masked(text: str, mask: Callable[[str], str] = lambda secret: MASK) -> str:
     """Replace the values of secret names, passwords and tokens in a text by ``mask`` of them, or ``***``."""
     for pattern in (*_SECRETS_BY_FORM, *(_PASSWORDS[program] for program in _PASSWORDS if program in text)):
         text = pattern.sub(lambda match: match[1] + mask(match[2]), text)
-    for names in (_NAMED_VALUE, _ASSIGNMENT, _OPTION_WITH_VALUE):
-        text = _masked_values(text, names, mask)
+    for name_pattern in (_NAMED_VALUE, _ASSIGNMENT, _OPTION_WITH_VALUE):
+        text = _masked_values(text, name_pattern, mask)
     return text
 
 
-def _masked_values(text: str, names: re.Pattern[str], mask: Callable[[str], str]) -> str:
+def _masked_values(text: str, name_pattern: re.Pattern[str], mask: Callable[[str], str]) -> str:
     """Mask the values of secret names; the value of another name may itself contain a secret."""
     parts: list[str] = []
     end = 0
-    while match := names.search(text, end):
+    while match := name_pattern.search(text, end):
         parts.append(text[end : match.end()])
         end = match.end()
         if is_secret(match["name"]) and (value := _VALUE.match(text, end)):

@@ -12,7 +12,7 @@ def matches(pattern: str, texts: Sequence[str]) -> list[bool]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    # The empty text has even a call without texts check the expression.
+    # With an empty text the expression is checked even if there are no texts.
     expression, *plain = (text.encode("utf-8", "replace").decode() for text in (pattern, "", *texts))
     try:
         hits: list[bool] = pc.match_substring_regex(pa.array(plain), expression).to_pylist()

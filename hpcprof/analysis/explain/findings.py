@@ -337,7 +337,7 @@ class Search:
             by_step = judged.by_step * (saving / judged.saving) if judged.saving else judged.by_step
             judged = replace(judged, saving=saving, by_step=by_step)
         spread = judged.candidate.cause.spread
-        interval = self._uncertainty.of_saving(times, remove, judged.saving, judged.by_step, spread)
+        interval = self._uncertainty.saving_interval(times, remove, judged.saving, judged.by_step, spread)
         # The steps of other kinds may have the cause as well.
         return replace(judged, interval=replace(interval, high=interval.high / self._represented))
 

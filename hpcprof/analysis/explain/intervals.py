@@ -94,7 +94,7 @@ class Uncertainty(msgspec.Struct, frozen=True):
     other_host: bool = False
     """True for savings on any machine of the kind, False for those of the recorded program."""
 
-    def of_saving(
+    def saving_interval(
         self,
         times: Times,
         change: Callable[[Times], Times],
@@ -110,7 +110,7 @@ class Uncertainty(msgspec.Struct, frozen=True):
         alone = replace(times, contended=False)
         without = self._saving(alone, change)
         contention = without - saving if change(times).contended else 0.0
-        profiler = self._saving(self._at_other_cost(alone), change) - without
+        profiler = self._saving(self._at_other_call_cost(alone), change) - without
         steps = half_width(by_step)
         host = HOST_SPREAD * self._host_share(alone, change, without) if self.other_host else 0.0
         gains = saving > 0 and by_step.min() >= -MODEL_SHARE * saving
@@ -147,7 +147,7 @@ class Uncertainty(msgspec.Struct, frozen=True):
         longer = self.time(slower(times)) - self.time(slower(change(times)))
         return min(1.0, abs(longer / saving - 1) / (_SLOWER_HOST - 1)) if saving > 0 else 0.0
 
-    def _at_other_cost(self, times: Times) -> Times:
+    def _at_other_call_cost(self, times: Times) -> Times:
         """Return times with the other bound of the profiler's cost of calls; removed causes stay removed."""
         if self.slower is None or self.faster is None:
             return (

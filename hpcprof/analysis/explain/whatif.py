@@ -94,7 +94,7 @@ def _predict_step(
         wall, elapsed = min(wall, base), min(elapsed, base_elapsed)
     uncertainty = Uncertainty(replay, replay.wall, abs(error))
     apart = predicted[: len(steps)]
-    saving = uncertainty.of_saving(replay.measured, changed, base - wall, apart - apart.mean())
+    saving = uncertainty.saving_interval(replay.measured, changed, base - wall, apart - apart.mean())
     median_rest, elapsed_rest = unreplayed
     return Prediction(
         wall_p50_ns=round(wall + median_rest),

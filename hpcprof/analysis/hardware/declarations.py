@@ -15,7 +15,7 @@ _ROOFLINE = _kernel_report_analysis(
     "name:text grid:text block:text ai_flop_per_byte:float achieved_flops:float bound:text "
     "pct_of_bound:float ncu_ns in_situ_ns",
     "name ai_flop_per_byte achieved_flops bound pct_of_bound in_situ_ns",
-    90,
+    position=90,
     scope=Scope.RUN,
     function="hardware.roofline:roofline_of_run",
     needs=("ncu_kernels", "ncu_peaks", "kernels_by_shape", "device_breakdown"),
@@ -31,7 +31,7 @@ ANALYSES = (
         "l1_hit_pct:float l2_hit_pct:float duration_ns "
         "flops_fp16 flops_fp32 flops_fp64 flops_tensor tensor_type:text dram_bytes",
         "rank id name duration_ns compute_throughput_pct dram_throughput_pct",
-        100,
+        position=100,
         function="hardware.kernel_counters:ncu_kernels",
     ),
     _kernel_report_analysis(
@@ -40,7 +40,7 @@ ANALYSES = (
         "rank id name:text waves_per_sm:float blocks_per_sm limited_by:text "
         "achieved_occupancy_pct:float theoretical_occupancy_pct:float",
         "rank id name waves_per_sm blocks_per_sm limited_by achieved_occupancy_pct",
-        101,
+        position=101,
         function="hardware.kernel_advice:ncu_occupancy",
         compared_by="waves_per_sm",
     ),
@@ -49,7 +49,7 @@ ANALYSES = (
         "Advice of Nsight Compute's rules",
         "rank name:text rule:text count speedup_pct:float advice:text",
         "rank name count speedup_pct advice",
-        102,
+        position=102,
         function="hardware.kernel_advice:ncu_rules",
         compared_by="count",
     ),
@@ -64,7 +64,7 @@ ANALYSES = (
         "Hardware counters by kernel",
         "rank name:text counter:text count total:float mean:float min:float max:float",
         "rank name counter count total mean",
-        95,
+        position=95,
         function="hardware.kernel_counters:kernel_counters",
         events=Events(frozenset({Subject.COUNTER, Subject.EVENT})),
         sort_by=("-total", "count"),

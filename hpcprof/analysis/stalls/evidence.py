@@ -25,6 +25,7 @@ _COUNTERPARTS = (
     (re.compile(r"MPI_(?:M?Recv|M?[Pp]robe)|recv"), "sends"),
     (re.compile(r"MPI_[SR]?[Ss]end|send"), "receives"),
 )
+"""Calls of messages, each with the verb for its counterpart."""
 
 
 class ProcessState(str, Enum):
@@ -184,14 +185,14 @@ def describe(stall: Stall) -> str:
     losses, more = stall.losses[:_MAX_SHOWN], len(stall.losses) - _MAX_SHOWN
     lost = f" Not read: {'; '.join(losses)}{f'; and {more} more' if more > 0 else ''}." if losses else ""
     return (
-        _verdict(stall)
-        + _last_calls(stall)
+        _verdict_text(stall)
+        + _last_calls_text(stall)
         + " Later it went on: it was slow, and did not hang." * stall.went_on
         + lost
     )
 
 
-def _last_calls(stall: Stall) -> str:
+def _last_calls_text(stall: Stall) -> str:
     calls = [call for call in stall.last_calls if call.rank == stall.last_calls[0].rank]
     if not calls:
         return ""
@@ -200,19 +201,19 @@ def _last_calls(stall: Stall) -> str:
     return f" Rank {calls[0].rank} last ended {names}{moment}."
 
 
-def _verdict(stall: Stall) -> str:
+def _verdict_text(stall: Stall) -> str:
     who = capitalized(named_ranks(stall.ranks, most=_MAX_SHOWN))
     single = len(stall.ranks) == 1
     where, waiting, waited = _place_text(stall.where), _waiting_sentence(stall), stall.collective
     if waited is not None and len(waited.sides) > 1:
-        sides = "; ".join(map(_side, waited.sides))
+        sides = "; ".join(map(_side_text, waited.sides))
         if not waited.group:
             return f"The ranks are in different calls: {sides}."
-        return f"The ranks entered different operations as {_number_text(waited)}: {sides}."
+        return f"The ranks entered different operations as {_operation_text(waited)}: {sides}."
     if stall.kind is StallKind.INSIDE and waited is not None:
         all_ranks = "All ranks of the group" if waited.group else "All ranks"
         return (
-            f"{all_ranks} are in {_number_text(waited)}{where}, and it does not go on on "
+            f"{all_ranks} are in {_operation_text(waited)}{where}, and it does not go on on "
             f"{named_ranks(stall.ranks, most=_MAX_SHOWN)}: look at the network and the GPUs."
         )
     if stall.kind is StallKind.CYCLE and waited is not None and not waited.group:
@@ -239,23 +240,23 @@ def _waiting_sentence(stall: Stall) -> str:
     verb = "waits" if len(stall.waiting) == 1 else "wait"
     if stall.kind is StallKind.CYCLE:  # the collective is that of the first in the cycle
         return f"{who} {verb} for them."
-    return f"{who} {verb} in {_number_text(stall.collective)}."
+    return f"{who} {verb} in {_operation_text(stall.collective)}."
 
 
-def _number_text(waited: WaitedFor) -> str:
+def _operation_text(waited: WaitedFor) -> str:
     if not waited.group:
         return waited.name
-    return f"{waited.name}{_sizes(waited.sizes)}, number {waited.number} of group {waited.group}"
+    return f"{waited.name}{_sizes_text(waited.sizes)}, number {waited.number} of group {waited.group}"
 
 
-def _side(side: Side) -> str:
+def _side_text(side: Side) -> str:
     place = place_name(side.where) if side.where is not None else ""
     # Without a known call, the place is its name too.
-    name = f" {side.name}{_sizes(side.sizes)}" if side.name != place else ""
+    name = f" {side.name}{_sizes_text(side.sizes)}" if side.name != place else ""
     return f"{named_ranks(side.ranks, most=_MAX_SHOWN)}{name}{f' in {place}' if place else ''}"
 
 
-def _sizes(shapes: tuple[tuple[int, ...], ...]) -> str:
+def _sizes_text(shapes: tuple[tuple[int, ...], ...]) -> str:
     sizes = " and ".join("x".join(map(str, shape)) for shape in shapes if shape)
     return f" of {sizes}" if sizes else ""
 

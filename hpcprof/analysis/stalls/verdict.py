@@ -97,9 +97,10 @@ class _Operations:
         self._stuck = self._find_stuck()
 
     def _find_stuck(self) -> dict[tuple[str, int], int]:
-        """Return the collective in which each stuck rank is, by group and rank: it has ended on other ranks.
+        """Return the number of the collective that each stuck rank is in, by group and rank.
 
-        The GPU of a stuck rank hangs or is lost, and begins no later collective of the group.
+        Other ranks have ended it. The GPU of a stuck rank hangs or is lost, and begins no later collective of
+        the group.
         """
         first: dict[tuple[str, int], Entered] = {}
         for (group, _), inside in sorted(self.unfinished.items()):
@@ -124,7 +125,7 @@ class _Operations:
         position = int(match["other"]) if match else len(members)
         return members[position] if position < len(members) else None
 
-    def unread(self, rank: int) -> bool:
+    def is_partly_unread(self, rank: int) -> bool:
         """Return whether a running rank may have entered more than the readable part of its dump shows."""
         rank_state = self._ranks.get(rank)
         if rank_state is None or rank_state.state is not ProcessState.RUNNING or not rank_state.loss:
@@ -133,22 +134,26 @@ class _Operations:
 
     def missing(self, number: _NumberedCollective) -> set[int]:
         """Return the members of a group that have not entered a collective, as far as could be read."""
-        group, place_in_group = number
+        group, sequence_number = number
         members = set()
         for rank in self.members.get(group, ()):
             record = self._records.get(rank)
             entered = record.entered.get(group, 0) if record is not None else 0
-            stuck = self._stuck.get((group, rank), place_in_group) < place_in_group
+            stuck = self._stuck.get((group, rank), sequence_number) < sequence_number
             if stuck or (
-                rank not in self._entered[number] and entered < place_in_group and not self.unread(rank)
+                rank not in self._entered[number]
+                and entered < sequence_number
+                and not self.is_partly_unread(rank)
             ):
                 members.add(rank)
         return members
 
-    def _unread_in(self, number: _NumberedCollective) -> bool:
-        """Return whether a rank may, or may not, have entered a collective."""
+    def _may_lack_entries(self, number: _NumberedCollective) -> bool:
+        """Return whether an unreadable dump hides if a rank has entered a collective."""
         entered = self._entered[number]
-        return any(self.unread(rank) and rank not in entered for rank in self.members.get(number[0], ()))
+        return any(
+            self.is_partly_unread(rank) and rank not in entered for rank in self.members.get(number[0], ())
+        )
 
     def mismatch(self) -> Stall | None:
         """Return the verdict if ranks entered different operations under one number; otherwise None."""
@@ -168,7 +173,7 @@ class _Operations:
         return Stall(
             StallKind.DESYNCHRONIZED,
             tuple(culprits),
-            self.held(culprits),
+            self.held_up_ranks(culprits),
             waited,
             tuple(line for line in where if line is not None),
         )
@@ -180,7 +185,7 @@ class _Operations:
                 return description if description != "undefined" else group
         return group
 
-    def held(self, culprits: Sequence[int]) -> tuple[int, ...]:
+    def held_up_ranks(self, culprits: Sequence[int]) -> tuple[int, ...]:
         """Return the ranks with something unfinished, without the culprits."""
         inside = {rank for waits in self.unfinished.values() for rank in waits}
         return tuple(sorted((inside | {rank for rank, _, _ in self.messages}) - set(culprits)))
@@ -196,7 +201,7 @@ class _Operations:
                 for absent in missing:
                     waits[rank][absent] = self._find_waited_for(operation)
         for rank, operation, other in self.messages:
-            if not self.unread(other) and not self._has_counterpart(rank, operation, other):
+            if not self.is_partly_unread(other) and not self._has_counterpart(rank, operation, other):
                 waits[rank][other] = self._find_waited_for(operation)
         for _, rank in self._stuck:
             waits.pop(rank, None)
@@ -217,12 +222,12 @@ class _Operations:
         number = operation.p2p_seq_id if operation.is_p2p else operation.collective_seq_id
         return WaitedFor(operation.name, number, self.title(operation.group), _sizes(operation))
 
-    def inside(self) -> tuple[list[int], WaitedFor] | None:
+    def first_complete(self) -> tuple[list[int], WaitedFor] | None:
         """Return the ranks in the first operation that all of its ranks have entered; None without one."""
         complete = [
             inside
             for number, inside in self.unfinished.items()
-            if not self.missing(number) and not self._unread_in(number)
+            if not self.missing(number) and not self._may_lack_entries(number)
         ]
         if complete:
             first = min(complete, key=lambda inside: _first_time(inside.values()))
@@ -230,7 +235,7 @@ class _Operations:
             begun = {rank for rank, operation in first.items() if operation.state == "started"}
             late = sorted(first.keys() - begun) if begun else []
             return late or sorted(first), self._find_waited_for(next(iter(first.values())))
-        messages = [message for message in self.messages if not self.unread(message[2])]
+        messages = [message for message in self.messages if not self.is_partly_unread(message[2])]
         if messages:
             rank, operation, other = min(messages, key=lambda message: message[1].time_created_ns)
             return sorted({rank, other}), self._find_waited_for(operation)
@@ -292,23 +297,23 @@ def _stall_by_waiting(ranks: Mapping[int, RankEvidence], operations: _Operations
         cycle = _shortest_of_cycles(waits)
         waited = next(iter(waits[cycle[0]].values()))
         where = _places(cycle, ranks, waits_in=operations)
-        return Stall(StallKind.CYCLE, tuple(cycle), operations.held(cycle), waited, where)
-    kind, chosen = _kind(culprits, ranks)
+        return Stall(StallKind.CYCLE, tuple(cycle), operations.held_up_ranks(cycle), waited, where)
+    kind, chosen = _kind_of_absence(culprits, ranks)
     waited = _find_most_awaited(waits, chosen)
     where = _places(chosen, ranks)
     if kind is StallKind.DESYNCHRONIZED:
-        inside = operations.held(chosen)
+        inside = operations.held_up_ranks(chosen)
         entered = next(iter(_places(inside, ranks, waits_in=operations)), None)
         sides = [Side(inside, waited.name, waited.sizes, entered)]
         calls = _ranks_by_name({rank: call for rank in chosen if (call := meeting_call(ranks[rank].stack))})
         for call, call_ranks in calls.items():
             sides.append(Side(tuple(call_ranks), call, (), next(iter(_places(call_ranks, ranks)), None)))
         waited = replace(waited, sides=tuple(sides))
-    return Stall(kind, tuple(chosen), operations.held(chosen), waited, where)
+    return Stall(kind, tuple(chosen), operations.held_up_ranks(chosen), waited, where)
 
 
-def _kind(culprits: set[int], ranks: Mapping[int, RankEvidence]) -> tuple[StallKind, list[int]]:
-    """Return the reason why ranks do not come, and the ranks with that reason."""
+def _kind_of_absence(culprits: set[int], ranks: Mapping[int, RankEvidence]) -> tuple[StallKind, list[int]]:
+    """Return why the culprits are absent, and the ranks with that reason."""
     states = {rank: ranks[rank].state if rank in ranks else ProcessState.UNREACHABLE for rank in culprits}
     for kind, wanted in (
         (StallKind.DEAD, _LOST_STATES),
@@ -320,7 +325,7 @@ def _kind(culprits: set[int], ranks: Mapping[int, RankEvidence]) -> tuple[StallK
             if kind is StallKind.NEVER_CAME and all(meeting_call(ranks[rank].stack) for rank in chosen):
                 kind = StallKind.DESYNCHRONIZED
             return kind, chosen
-    # They have ended as if all were well, and so entered fewer than the others.
+    # Their programs have ended without an error, after fewer operations than the others.
     return StallKind.DESYNCHRONIZED, sorted(culprits)
 
 
@@ -334,9 +339,9 @@ def _find_most_awaited(waits: Mapping[int, Mapping[int, WaitedFor]], culprits: S
 def _without_absent(ranks: Mapping[int, RankEvidence], operations: _Operations) -> Stall | None:
     """Return the verdict if no rank is missing in an operation: all are inside it, or some are gone."""
     lost = {rank for rank, facts in ranks.items() if facts.state in (*_LOST_STATES, ProcessState.STOPPED)}
-    inside = operations.inside()
+    inside = operations.first_complete()
     if lost:
-        kind, chosen = _kind(lost, ranks)
+        kind, chosen = _kind_of_absence(lost, ranks)
         waiting = tuple(sorted(ranks.keys() - lost))
         return Stall(kind, tuple(chosen), waiting, inside[1] if inside else None, _places(chosen, ranks))
     if inside is None:
@@ -345,7 +350,7 @@ def _without_absent(ranks: Mapping[int, RankEvidence], operations: _Operations) 
     return Stall(
         StallKind.INSIDE,
         tuple(chosen),
-        operations.held(chosen),
+        operations.held_up_ranks(chosen),
         waited,
         _places(chosen, ranks, waits_in=operations),
     )
@@ -370,7 +375,7 @@ def _stall_by_calls(ranks: Mapping[int, RankEvidence]) -> Stall | None:
     most = max(ranks_by_call, key=lambda call: len(ranks_by_call[call]))
     waited = WaitedFor(most, 0, "", ())
     if absent:
-        kind, chosen = _kind(absent, ranks)
+        kind, chosen = _kind_of_absence(absent, ranks)
         return Stall(kind, tuple(chosen), tuple(sorted(calls)), waited, _places(chosen, ranks))
     if len(ranks_by_call) == 1:
         chosen = sorted(calls)

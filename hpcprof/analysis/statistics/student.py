@@ -30,8 +30,8 @@ def student_quantile(freedom: ArrayLike, probability: float) -> Floats:
     """Return the quantile of Student's distribution with each of the degrees of freedom.
 
     The relative error is below 1e-11 up to 10,000 degrees of freedom and probabilities of 0.999, else 1e-8.
-    An infinite ``freedom`` is the normal distribution, and what is not positive has no quantile. The
-    ``probability`` is above one half.
+    An infinite ``freedom`` is the normal distribution; one of 0 or less gives NaN. ``probability`` is above
+    one half.
     """
     degrees = np.asarray(freedom, np.float64)
     result = np.full(degrees.shape, NormalDist().inv_cdf(probability))

@@ -19,7 +19,7 @@ from hpcprof.analysis.steps.wall_time import (
     GPU_SPAN_PCT,
     Segments,
     StepTimes,
-    divide,
+    divide_among_phases,
     step_intervals,
     time_in_segments,
 )
@@ -121,7 +121,7 @@ def _find_phases(timeline: Timeline) -> _PhaseTable | None:
     owner, rows = owner[order], rows[order]
     ranges = timeline.ranges.take(rows)
     names, phase = number_texts(timeline, ranges.name, partial(shown_name, timeline))
-    segments = divide(timeline, ranges)
+    segments = divide_among_phases(timeline, ranges)
     wall = _wall_times(timeline, segments, np.append(phase, len(names)), owner, len(steps))
     return _PhaseTable(list(names), rows, owner, phase, segments, wall)
 

@@ -44,10 +44,10 @@ class StepTimes(msgspec.Struct, frozen=True):
 
 
 def begins_ahead(front: Ints, work_end: Ints) -> bool:
-    """Return whether steps begin more than a step ahead of the end of the work before them, in the median.
+    """Return whether the median step begins more than a step before the work of earlier steps has ended.
 
-    So it is where the host runs ahead and copies the next input on a stream of its own. ``front`` is where
-    each step begins, and ``work_end`` when its work and that of those before has ended; shape (n,).
+    The host of such a program runs ahead, and copies the next input on a stream of its own. ``front`` is
+    where each step begins, and ``work_end`` when its work and all earlier work has ended; shape (n,).
     """
     if len(front) < _MIN_STEPS:
         return False
@@ -88,9 +88,9 @@ def wall_intervals(
 def step_intervals(timeline: Timeline) -> StepTimes:
     """Return the intervals of the steps of a timeline, on the profile's clock.
 
-    None begins before the GPU has ended what was launched before the capture. A single step with work on the
-    GPU has no front before it that would hold its host's first work: it begins with its range, or when the
-    GPU has ended earlier work.
+    No step begins before the GPU has ended the work that was launched before the capture. A single step with
+    work on the GPU begins with its range, or when the GPU has ended earlier work: its host's first work lies
+    behind no other front.
     """
     steps = steps_of(timeline)
     ranges = steps.ranges
@@ -142,7 +142,7 @@ class Segments(msgspec.Struct, frozen=True):
     """
 
 
-def divide(timeline: Timeline, phases: Ranges) -> Segments:
+def divide_among_phases(timeline: Timeline, phases: Ranges) -> Segments:
     """Divide the time among phases of one process, sorted by start; where they overlap, the later one counts.
 
     While the GPU works, time belongs to the segment that launched the work; while it waits, to the segment

@@ -44,7 +44,7 @@ _file_analysis = partial(
     about=Activity.FILES,
 )
 
-_CALLS = "opens reads writes read_bytes written_bytes read_s:float write_s:float meta_s:float " + (
+_FILE_COLUMNS = "opens reads writes read_bytes written_bytes read_s:float write_s:float meta_s:float " + (
     "unaligned independent"
 )
 
@@ -66,7 +66,7 @@ ANALYSES = (
         "Resources of the job",
         "resource:text requested:float used_mean:float used_max:float idle_pct:float advice:text",
         "resource requested used_mean used_max idle_pct advice",
-        140,
+        position=140,
     ),
     _node_analysis(
         "energy",
@@ -74,7 +74,7 @@ ANALYSES = (
         "rank node:text gpu steps duration_s:float energy_j:float mean_power_w:float joule_per_step:float "
         "item:text joule_per_item:float",
         "rank node gpu steps energy_j mean_power_w joule_per_step item joule_per_item",
-        150,
+        position=150,
         about=Activity.GPU,
         compared_by="energy_j",
     ),
@@ -105,7 +105,7 @@ ANALYSES = (
         "subject:text rank node:text device:text first_step last_step metric:text unit:text usual:float "
         "then:float p_value:float beyond_chance",
         "subject device metric usual then unit p_value beyond_chance",
-        155,
+        position=155,
         about=Activity.COINCIDENCE,
         compared_by="then",
     ),
@@ -119,15 +119,15 @@ ANALYSES = (
     _file_analysis(
         "darshan_files",
         "Files that Darshan recorded",
-        f"log:text file:text file_system:text module:text ranks {_CALLS} share_pct:float slowest_rank "
+        f"log:text file:text file_system:text module:text ranks {_FILE_COLUMNS} share_pct:float slowest_rank "
         "slowest_s:float late_rank wait_s:float",
         "file module ranks read_bytes written_bytes read_s write_s meta_s wait_s share_pct",
-        156,
+        position=156,
     ),
     _file_analysis(
         "darshan_ranks",
         "Files by rank, recorded by Darshan",
-        f"rank module:text files {_CALLS} share_pct:float",
+        f"rank module:text files {_FILE_COLUMNS} share_pct:float",
         "rank module files reads writes read_bytes written_bytes read_s write_s meta_s share_pct",
     ),
     _file_analysis(

@@ -35,8 +35,8 @@ if TYPE_CHECKING:  # numpy is not needed to find profiles
     from hpcprof.profiles.timeline import Timeline
 
 BUILT_IN = (NSYS, ROCPD, ROCPROFV3, UNITRACE, ASCEND, TORCH, XPLANE, OTF2, INSPECTOR, NCU, OPERATIONS)
-"""The first that takes a file reads it. Tables of Nsight Compute and of operations may have any name: their
-readers look into the file."""
+"""Readers by priority. Tables of Nsight Compute and of operations may have any name: their readers look into
+the file."""
 ALL_FORMATS = "hpcprof open --help lists the formats"
 
 # Incomplete files of editors, downloads and atomic writers.
@@ -45,11 +45,13 @@ _TEMPORARY = (".tmp", ".part", ".partial", "~")
 
 def reader_of(path: Path) -> Reader | None:
     """Return the reader that takes files of this name; other packages are asked after the built-in ones."""
-    takers = [reader for reader in BUILT_IN if reader.takes(path)]
-    built_in = takers[0] if takers else None
-    if len(takers) > 1 and takers[0].is_unclear(path.name):
-        clear = (taker for taker in takers if not taker.is_unclear(path.name))
-        recognized = (taker for taker in takers if path.is_file() and load(taker.recognize)(path))
+    candidates = [reader for reader in BUILT_IN if reader.takes(path)]
+    built_in = candidates[0] if candidates else None
+    if len(candidates) > 1 and candidates[0].is_unclear(path.name):
+        clear = (candidate for candidate in candidates if not candidate.is_unclear(path.name))
+        recognized = (
+            candidate for candidate in candidates if path.is_file() and load(candidate.recognize)(path)
+        )
         built_in = next(clear, None) or next(recognized, built_in)
     return built_in or next((reader for reader in _added_readers() if reader.takes(path)), None)
 
@@ -95,8 +97,8 @@ def read_profile(
     """
     with _known_reader(path) as reader:
         options: dict[str, object] = {"threads": threads} if reader.threaded else {}
-        itself = part is not None and reader.reads_parts and not part.merged
-        if itself:
+        reads_part = part is not None and reader.reads_parts and not part.merged
+        if reads_part:
             options["part"] = part
         profile = cast("Timeline | KernelReport", load(reader.read)(path, **options))
         if captured:
@@ -107,7 +109,7 @@ def read_profile(
         from hpcprof.profiles.possible_times import with_possible_times
 
         timeline = with_possible_times(cast("Timeline", profile))
-        return _with_used_gpus(timeline if part is None or itself else take_part(timeline, part))
+        return _with_used_gpus(timeline if part is None or reads_part else take_part(timeline, part))
 
 
 _UNNAMED_GPU = "unnamed GPU"
@@ -176,7 +178,7 @@ def reading_profile(path: Path) -> Iterator[None]:
     except OSError:
         changed = 0
     try:
-        with bounded(path, _most_memory(path, changed)), errors_as_damage(path):
+        with bounded(path, _memory_limit(path, changed)), errors_as_damage(path):
             yield
     except DamagedInput:
         if kind := substitute_kind(path):
@@ -187,7 +189,7 @@ def reading_profile(path: Path) -> Iterator[None]:
 
 
 @lru_cache(1024)
-def _most_memory(path: Path, changed: int) -> int:
+def _memory_limit(path: Path, changed: int) -> int:
     """Return the memory for reading a profile; ``changed``, its time of change, is part of the cache key."""
     with suppress(DamagedInput):
         return memory_bound(files_of(path))

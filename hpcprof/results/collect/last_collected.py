@@ -42,6 +42,6 @@ def last_collected(runs_dir: Path, run_ids: Iterable[str]) -> LastCollected | No
 
 
 def _collect_time(runs_dir: Path, run_id: str) -> float:
-    # Earlier versions of hpcprof made only the second folder, and only for timelines.
+    # Earlier versions of hpcprof made only the folder of origins, and only for timelines.
     folders = (runs_dir / EVENTS / kind / run_key(run_id) for kind in (_COLLECTED_FILE, ORIGINS))
     return next(filter(None, map(modification_time, folders)), 0.0)

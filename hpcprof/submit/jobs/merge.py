@@ -74,7 +74,7 @@ def _with_host(site: Site, host: str | None) -> Site:
         f"{personal['host'].source}: {personal['host'].key}" if "host" in personal else f"{site.name}: host"
     )
     if host is not None:
-        parse_host(host)  # an empty one is a variable that is not set, and not this machine
+        parse_host(host)  # an empty host is an unset variable of a shell, not this machine
         site, where = msgspec.structs.replace(site, host=host), "--host"
     if not site.host:
         if key := next((key for key in ("user", "runs_dir") if getattr(site, key)), ""):

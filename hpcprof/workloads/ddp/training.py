@@ -27,7 +27,7 @@ _COMM_HOOKS = {
 
 _END_OF_DATA = object()
 
-Around = Callable[[], contextlib.AbstractContextManager[None]]
+ContextFactory = Callable[[], contextlib.AbstractContextManager[None]]
 
 
 class Trainer:
@@ -50,7 +50,7 @@ class Trainer:
         sums = None
         if parameters.comm_hook != "builtin":
             sums = LateSums(_COMM_HOOKS[parameters.comm_hook])
-            model.register_comm_hook(sums, _sum)
+            model.register_comm_hook(sums, _sum_bucket)
         self.optimizer = optimizer = program.get_optimizer(model.parameters())
         self.arithmetic = Arithmetic(parameters.precision, device)
         context = Context(dist.get_rank(), device, layers_of(model.module), optimizer, self.arithmetic, sums)
@@ -60,7 +60,7 @@ class Trainer:
         self.ddp: Any = model
         self.model: Any = torch.compile(model) if parameters.compile else model
 
-    def step(self, source: Iterator[Any], where: str, timer: Timer, around_backward: Around) -> None:
+    def step(self, source: Iterator[Any], where: str, timer: Timer, around_backward: ContextFactory) -> None:
         """Train on the next batch of ``source``; ``where`` names the step in errors."""
         errors_in = self.program.errors_in
         with timer.phase("data"):
@@ -85,7 +85,7 @@ class Trainer:
 
 
 # DDP checks these annotations.
-def _sum(sums: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+def _sum_bucket(sums: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     assert isinstance(sums, LateSums)
     future: torch.futures.Future[torch.Tensor] = sums.start(None, bucket)
     return future

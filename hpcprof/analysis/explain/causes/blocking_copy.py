@@ -46,7 +46,7 @@ def candidates(scene: Scene) -> Iterator[Candidate]:
 
 
 def small_copies(scene: Scene, *, to_host: bool) -> Mask:
-    """Return a mask of the short copies to the host, or of those elsewhere; shape (operations,)."""
+    """Return a mask of the short copies to the host or, without ``to_host``, of the others."""
     work = scene.graph.work
     small: Mask = (work.category == Category.MEM) & (work.time < _SMALL_COPY_NS)
     small &= scene.named(lambda name: re.search(TO_HOST, name)) == to_host
@@ -80,13 +80,13 @@ def consecutive_copies(scene: Scene, place: str, small: Mask, cause: CauseDeclar
     yield scene.candidate(cause, place, remove, graph.call_rank[removed_calls], time, advice=advice)
 
 
-def removal(scene: Scene, calls: Ints, less: Ints, rows: Ints) -> Remove:
-    """Return the removal of calls, operations (``rows``), and ``less`` ns of the host before each call."""
+def removal(scene: Scene, calls: Ints, host_ns: Ints, operations: Ints) -> Remove:
+    """Return the removal of calls, of operations, and of ``host_ns`` before each call."""
     removals = scene.removals
 
     def remove(times: Times) -> Times:
-        free = removals.less_before(removals.calls_at_once(times, calls), less).without_work(rows)
-        return removals.without_launches(free, rows)
+        free = removals.less_before(removals.calls_at_once(times, calls), host_ns).without_work(operations)
+        return removals.without_launches(free, operations)
 
     return remove
 
@@ -114,10 +114,7 @@ def copies_in(scene: Scene, place: str) -> Candidate:
 
 
 def _busiest_direction(scene: Scene, rows: Ints) -> Ints:
-    """Return the pinned copies of the direction and rank that take longest: beside kernels as long as now.
-
-    Pageable ones are slower than their link.
-    """
+    """Return the pinned copies of the direction and rank that take longest; others do not fill a link."""
     work, rank = scene.graph.work, scene.graph.work_rank
     pinned = rows[work.host_memory[rows] == HostMemory.PINNED]
     to_host = scene.named(lambda name: re.search(TO_HOST, name))[pinned]

@@ -80,7 +80,7 @@ def test_an_interval_contains_the_saving_without_the_profiler() -> None:
     profiled, alone = saving(150 * US), saving(90 * US)
     assert alone < 0.95 * profiled
     for cost, low in ((0, profiled), (60 * US, alone)):
-        found = Uncertainty(replay, replay.wall, 0.0, 0.0, cost).of_saving(
+        found = Uncertainty(replay, replay.wall, 0.0, 0.0, cost).saving_interval(
             replay.measured, without, float(np.median(by_step)), by_step
         )
         assert found.low <= low <= profiled <= found.high

@@ -235,9 +235,13 @@ def test_the_other_end_of_a_saving_is_where_calls_cost_the_least() -> None:
     slower = Uncertainty(share.replay, time, 0.0, slower=share.slower, faster=share.faster)
     assert share.alone is not None and share.alone.high > 1.2 * share.alone.low
     # Calls that are too short for the largest cost get back what was taken from them, and no more.
-    of_step = slower.of_saving(share.replay.measured, lambda times: replace(times, lag=0 * times.lag), 1, ONE)
+    of_step = slower.saving_interval(
+        share.replay.measured, lambda times: replace(times, lag=0 * times.lag), 1, ONE
+    )
     assert of_step.high > share.alone.high - share.alone.low > 0
-    assert time(slower._at_other_cost(share.replay.measured)) == pytest.approx(share.alone.high, rel=1e-3)
+    assert time(slower._at_other_call_cost(share.replay.measured)) == pytest.approx(
+        share.alone.high, rel=1e-3
+    )
 
 
 ONE = np.ones(STEPS)

@@ -173,7 +173,7 @@ def test_less_communication_never_predicts_a_longer_step() -> None:
 
 def test_no_interval_of_a_step_begins_below_zero(monkeypatch: pytest.MonkeyPatch) -> None:
     unknown = SimpleNamespace(low=0.0, high=1e9)
-    monkeypatch.setattr("hpcprof.analysis.explain.whatif.Uncertainty.of_saving", lambda *given: unknown)
+    monkeypatch.setattr("hpcprof.analysis.explain.whatif.Uncertainty.saving_interval", lambda *given: unknown)
     monkeypatch.setattr("hpcprof.analysis.explain.whatif._unreplayed", lambda *given: (-100.0, 0.0))
     assert what_if("comm*0").low_ns == 0
 
