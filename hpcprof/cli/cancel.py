@@ -9,6 +9,7 @@ from hpcprof.cli.conventions import command_with_examples, echo
 from hpcprof.cli.options import runs_dir_option
 from hpcprof.results.collect.jobs import find_jobs
 from hpcprof.submit.remote.mirror import connect
+from hpcprof.submit.schedulers.base import JobState
 from hpcprof.submit.waiting import cancel_and_wait
 
 
@@ -26,4 +27,5 @@ def command(runs_dir: Path, runs: tuple[str, ...]) -> None:
     connect(jobs)
     states = cancel_and_wait(jobs)
     for run in jobs:
-        echo(f"{run.id} {states[run.id].state.value}")
+        state = states[run.id].state
+        echo(f"{run.id} {'' if state is JobState.CANCELLED else 'had ended: '}{state.value}")

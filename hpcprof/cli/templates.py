@@ -7,7 +7,7 @@ import click
 from hpcprof.cli.completion import complete_templates
 from hpcprof.cli.conventions import Group, echo, examples
 from hpcprof.cli.options import EXISTING_FILE, output_option
-from hpcprof.cli.tables import show
+from hpcprof.cli.tables import show_values
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import UsageError, unknown, writing
 from hpcprof.submit.rendering.job_scripts import ARRAY_TEMPLATE, check_array_template
@@ -27,7 +27,7 @@ def command() -> None:
 @command.command("list", epilog=examples("hpcprof templates list"))
 def list_() -> None:
     """List the templates and their files."""
-    show([(name, str(path)) for name, path in template_files().items()], ("template", "file"))
+    show_values(("template", "file"), template_files().items())
 
 
 @command.command("export", epilog=examples("hpcprof templates export job/pbs.sh.j2"))

@@ -32,7 +32,8 @@ def command(runs_dir: Path, db: str | None, changes: tuple[str, ...], run: str) 
     """Predict the step time of a run with changed times.
 
     The run is replayed with the changes: what waits on something that becomes shorter starts earlier. Without
-    --set it is replayed as it was. How far that is from the measured step is printed with every prediction.
+    --set it is replayed as it was. How far that is from the measured step is printed with every prediction. A
+    trace without a GPU and MPI is predicted from the parts of its steps.
 
     RUN is a run id, a name that means one run, a path, or last (the default).
     """

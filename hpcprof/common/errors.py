@@ -117,6 +117,10 @@ def about(*fields: str) -> Iterator[None]:
         raise
 
 
+_SYNONYMS = {"command": "program", "args": "program"}
+"""Names of other tools for names of hpcprof."""
+
+
 def unknown(
     kind: str,
     name: str,
@@ -134,6 +138,7 @@ def unknown(
     names = sorted(valid)
     close = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
     close += [n for n in names if name and n.startswith(name) and n not in close][:3]
+    close += [n for n in names if n == _SYNONYMS.get(name)]
     sentence = f"unknown {kind} {name!r}{where}"
     if close:
         sentence += f"; did you mean {' or '.join(repr(c) for c in close)}?"

@@ -311,7 +311,9 @@ def _step_without(wall_ns: int, findings: Sequence[Finding]) -> str:
     return f"{format_ns(wall_ns - saving)}, {100 * saving / wall_ns:.1f} % less"
 
 
-def _replay_text(error_pct: float, steps: int, total: int) -> str:
+def _replay_text(error_pct: float | None, steps: int, total: int) -> str:
+    if error_pct is None:
+        return "The recorded parts of the steps say so: without work on a GPU, no part hides behind another."
     replayed = counted(steps, "step") if steps >= total else f"{steps:,} of {counted(total, 'step')}"
     return f"A replay of {replayed} without any change is {abs(error_pct):.1f} % off the measured time."
 
@@ -487,7 +489,7 @@ def predicted(prediction: Prediction, changed: bool) -> list[str]:
     elapsed = [] if prediction.is_capture else [_elapsed_text(prediction)]
     if not changed:
         sentence = (
-            f"The replayed {name} takes {format_ns(wall)} ({interval}); measured: {format_ns(measured)}."
+            f"The unchanged {name} takes {format_ns(wall)} ({interval}); measured: {format_ns(measured)}."
         )
         return [sentence, *elapsed, error]
     difference = wall - measured

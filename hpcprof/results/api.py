@@ -295,7 +295,7 @@ class Results(InNotebooks):
 
     def __getattr__(self, name: str) -> Callable[[], pd.DataFrame]:
         if name not in ANALYSES:
-            raise AttributeError(f"{name!r} is not an analysis: {', '.join(ANALYSES)}")
+            raise AttributeError(f"{name!r} is neither an analysis nor an attribute: dir() lists both")
         return partial(self.analysis, name)
 
     def __dir__(self) -> list[str]:

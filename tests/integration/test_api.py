@@ -114,7 +114,7 @@ def test_every_analysis_is_a_method_that_completion_offers(profiles: Path, datab
     assert set(ANALYSES) <= set(dir(run))
     for name in ANALYSES:
         assert list(getattr(run, name)().columns) == [column.name for column in ANALYSES[name].columns]
-    with pytest.raises(AttributeError, match="'kernel' is not an analysis: kernels, "):
+    with pytest.raises(AttributeError, match="'kernel' is neither an analysis nor an attribute"):
         _ = run.kernel
     with pytest.raises(UsageError, match="did you mean 'kernels'"):
         run.analysis("kernel")

@@ -95,6 +95,7 @@ def test_every_command_that_is_listed_exists_and_is_described_as_its_help_says(h
     ("arguments", "code", "says"),
     [
         (["sumbit"], 2, "unknown command 'sumbit'; did you mean 'submit'"),
+        (["version"], 2, "unknown command 'version' (write hpcprof --version)"),
         (
             ["study", "slowdwn"],
             2,

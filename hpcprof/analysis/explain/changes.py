@@ -75,8 +75,10 @@ class Prediction(InNotebooks):
     """Its interval."""
     measured_p50_ns: int
     """The median wall time as it was measured, without the changes."""
-    replay_error_pct: float
-    """The difference of the median of the unchanged replay from the measured one, in percent."""
+    replay_error_pct: float | None
+    """The difference of the median of the unchanged replay from the measured one, in percent; None if the
+    account of the steps predicts, without a replay.
+    """
     steps: int
     """The number of steps that were replayed."""
     elapsed_ns: int

@@ -5,7 +5,7 @@ by the least time that any rank spends in that part, since the ranks meet in col
 """
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,12 +14,14 @@ import pandas as pd
 from hpcprof.analysis.account.host_activity import OUTSIDE
 from hpcprof.analysis.explain.cause import Cause
 from hpcprof.analysis.explain.causes.late_rank import late_groups
+from hpcprof.analysis.explain.changes import Change, Prediction
 from hpcprof.analysis.explain.evidence import Tables, largest
 from hpcprof.analysis.explain.explanation import Evidence, Finding
 from hpcprof.analysis.explain.findings import estimated_finding
 from hpcprof.analysis.explain.intervals import half_width
 from hpcprof.analysis.steps.mpi_steps import MIN_INSTANCES
 from hpcprof.analysis.steps.phases import REST
+from hpcprof.common.errors import HpcprofError, UsageError, unknown
 from hpcprof.profiles.timeline import Floats
 
 _MIN_SHARE = 0.01
@@ -48,6 +50,7 @@ class _Account:
     """Parts of the steps of each rank, in ns; arrays have shape (steps, ranks)."""
 
     ranks: tuple[int, ...]
+    steps: tuple[int, ...]
     wall: Floats
     own: Floats
     idle: Floats
@@ -79,7 +82,7 @@ def _account(table: pd.DataFrame) -> _Account | None:
         return None
     wall, compute, idle, communication = (whole[name].to_numpy(float) for name in names)
     ranks = tuple(int(rank) for rank in whole["wall_ns"].columns)
-    return _Account(ranks, wall, compute + idle, idle, communication)
+    return _Account(ranks, tuple(whole.index), wall, compute + idle, idle, communication)
 
 
 def _host_work(tables: Tables, account: _Account, wall: float) -> Iterator[Finding]:
@@ -131,6 +134,57 @@ def _late_ranks(tables: Tables, account: _Account, wall: float) -> Iterator[Find
         ]
         sure = [finding for finding in findings if (finding.saving_low_ns or 0) >= _MIN_SHARE * wall]
         yield (sure or findings)[0]
+
+
+def predict_on_host(tables: Tables, changes: Sequence[Change]) -> Prediction:
+    """Predict the step of a run whose steps were measured on the host, by the parts of its steps.
+
+    Raises UsageError if a change is not about a phase, all communication, or a rank like the others, and
+    HpcprofError if no step of all ranks was recorded.
+    """
+    account = _account(tables["step_account"])
+    if account is None:
+        raise HpcprofError("nothing can be predicted: no step of all ranks was recorded.")
+    wall = account.wall.max(axis=1)
+    saved = np.minimum(wall, sum((_saved(tables, account, change) for change in changes), 0 * wall))
+    kinds = tables["step_kinds"]
+    elapsed = float(kinds["elapsed_ns"].iloc[0]) if len(kinds) else float(wall.mean())
+    median, half = float(np.median(wall - saved)), half_width(saved)
+    return Prediction(
+        wall_p50_ns=round(median),
+        low_ns=round(max(0.0, median - half)),
+        high_ns=round(median + half),
+        measured_p50_ns=round(float(np.median(wall))),
+        replay_error_pct=None,
+        steps=len(wall),
+        elapsed_ns=round(max(0.0, elapsed - float(saved.mean()))),
+        measured_elapsed_ns=round(elapsed),
+    )
+
+
+def _saved(tables: Tables, account: _Account, change: Change) -> Floats:
+    """Return the time that a change saves in each step on the rank where it saves least, in ns."""
+    saved: Floats
+    if change.kind == "comm":
+        saved = account.communication.min(axis=1) * (1 - change.factor)
+        return saved
+    if change.median and change.rank is not None:
+        position = account.ranks.index(change.rank)
+        usual = np.median(np.delete(account.own, position, axis=1), axis=1)
+        return np.maximum(account.own[:, position] - usual, 0)
+    if change.kind != "range" or change.rank is not None:
+        raise UsageError(
+            f"{change.kind}: without work on a GPU or calls of MPI only range:NAME on all ranks, comm and "
+            "rank:N=median can change."
+        )
+    phases = tables["phase_times"]
+    rows = phases[phases["phase"] == change.pattern]
+    if not len(rows):
+        raise unknown("range", change.pattern, {*phases["phase"]} - {REST}, " of the step")
+    times = rows.pivot_table(index="step", columns="rank", values="wall_ns", aggfunc="sum", fill_value=0)
+    times = times.reindex(index=account.steps, columns=account.ranks, fill_value=0)
+    saved = times.to_numpy(float).min(axis=1) * (1 - change.factor) - change.add_ns
+    return saved
 
 
 def late_in_mpi(tables: Tables) -> tuple[Finding, ...]:

@@ -13,6 +13,7 @@ from hpcprof.analysis.explain.explanation import CAPTURE, NO_GPU
 from hpcprof.analysis.explain.inputs import ExplainInputs
 from hpcprof.analysis.explain.intervals import Uncertainty
 from hpcprof.analysis.explain.mpi_removals import MpiRemovals
+from hpcprof.analysis.explain.on_host import predict_on_host
 from hpcprof.analysis.explain.profiler_share import typical_launch
 from hpcprof.analysis.explain.rank_edges import EdgeKind
 from hpcprof.analysis.explain.removals import Removals
@@ -38,9 +39,10 @@ def predict(inputs: ExplainInputs, changes: Sequence[Change]) -> Prediction:
 def predict_each(inputs: ExplainInputs, sets: Sequence[Sequence[Change]]) -> list[Prediction]:
     """Replay a run with each of some sets of changes, as `predict` does; its graph is built once."""
     built = replayable(inputs)
+    if built == NO_GPU:
+        return [predict_on_host(inputs.tables, changes) for changes in sets]
     if not isinstance(built, Replayable):
-        reason = "no rank has work on a GPU or calls of MPI" if built == NO_GPU else built
-        raise HpcprofError(f"nothing can be replayed: {reason}.")
+        raise HpcprofError(f"nothing can be replayed: {built}.")
     replay = Replay(built.graph)
     changer = _Changer(replay)
     slowed = inputs.alone is not None or typical_launch(changer.removals, built.profiler) is not None

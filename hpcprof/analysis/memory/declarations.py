@@ -6,7 +6,7 @@ from hpcprof.analysis.framework.declaration import Activity, Analysis, Part, Sco
 
 NO_SNAPSHOTS = "there are no snapshots of PyTorch's memory (--memory-history keeps some)"
 NO_LINES = "no rank noted the memory of a GPU"
-NO_HOST_SAMPLES = "the memory of the ranks on the host was not sampled"
+NO_HOST_SAMPLES = "the memory of the ranks on the host was not sampled twice"
 
 _memory_analysis = partial(
     from_part,

@@ -119,7 +119,8 @@ def host_rows(run: RunTelemetry) -> Iterator[dict[str, Any]]:
             (rank, series, run.steps.get(rank, ()))
             for rank in sorted(node.ranks)
             if (series := node.series.get((f"rank{rank}", "resident_bytes"))) is not None
-            and series.values.any()
+            # The first sample may be of the shell that starts the program.
+            and np.count_nonzero(series.values) > 1
         ]
         grown = [_growth(series, marks) for _, series, marks in parts]
         growing = [rate for rate in grown if rate.grows]

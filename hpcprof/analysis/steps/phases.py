@@ -41,8 +41,9 @@ def phases(timeline: Timeline) -> Outcome:
 
     A phase is a range that is a direct child of a step on the step's thread, has no NVTX domain and is not
     named ``nccl:…`` or ``gloo:…``. Its wall time is its share of that of the step
-    (`hpcprof.analysis.steps.wall_time.divide`). The row ``(rest)`` has the remaining time, so that the means,
-    times ``steps``, add up to the wall time of all steps. ``steps`` is the number of steps with the phase.
+    (`hpcprof.analysis.steps.wall_time.divide_among_phases`). The row ``(rest)`` has the remaining time, so
+    that the means, times ``steps``, add up to the wall time of all steps. ``steps`` is the number of steps
+    with the phase.
 
     ``gpu_span_p50_ns`` is the median length of the union of the phase's projections to the GPU, which include
     the launches of **all** threads of the process; for ``(rest)``, of the operations launched outside phases.

@@ -18,7 +18,7 @@ NO_CALL = -1
 @computed_once
 def streams(timeline: Timeline) -> list[tuple[int, int, Ints]]:
     """Return the device, the stream and the rows of the operations, by start and end, of each stream."""
-    # Columns of all operations take much memory: those of places are freed before those of times are read.
+    # Columns of all operations take much memory: places are freed before times are read.
     parts = rows_by_key(*timeline.of_operations("device", "stream"))
     start, end = timeline.of_operations("start", "end")
     return [(device, stream, rows[by_time(start[rows], end[rows])]) for (device, stream), rows in parts]

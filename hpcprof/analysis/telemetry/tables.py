@@ -447,7 +447,7 @@ def _memory_of(node: NodeTelemetry) -> Series | None:
     memory = [node.series.get((f"rank{rank}", "resident_bytes")) for rank in node.ranks]
     recorded = [series for series in memory if series is not None]
     times = reduce(np.intersect1d, [series.times for series in recorded] or [np.empty(0)])
-    if not len(times):
+    if len(times) < 2:
         return None
     values = np.add.reduce([series.values[np.searchsorted(series.times, times)] for series in recorded])
     return Series(times, values)

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from hpcprof.analysis.account.places import in_words
 from hpcprof.analysis.collectives.verdicts import LATE
 from hpcprof.analysis.framework.outcome import Row
 from hpcprof.analysis.statistics.grouped import sums
@@ -274,7 +275,7 @@ def _idle_chart(contents: Contents) -> Chart | None:
     ]
     title = (
         f"Idle time: {100 * means[top[0]] / whole:.0f} % of {format_ns(whole)} a step is "
-        f"{_IDLE_MEANINGS.get(cause, cause)}{f' in {visible(where)}' if where else ''}"
+        f"{_IDLE_MEANINGS.get(cause, cause)}{f' in {visible(in_words(where))}' if where else ''}"
     )
     return bars("idle", title, note, drawn)
 

@@ -10,8 +10,10 @@ import pytest
 from numpy.typing import NDArray
 
 from hpcprof.analysis.explain.cause import Cause
+from hpcprof.analysis.explain.changes import parse_changes
 from hpcprof.analysis.explain.explanation import Finding
-from hpcprof.analysis.explain.on_host import explain_on_host, late_in_mpi
+from hpcprof.analysis.explain.on_host import explain_on_host, late_in_mpi, predict_on_host
+from hpcprof.common.errors import UsageError
 
 Milliseconds = NDArray[np.float64]
 
@@ -61,6 +63,38 @@ def explained(compute: Milliseconds, idle: Milliseconds, counted: int = 1000) ->
     tables = {"step_account": account, "idle_causes": causes, "phases": nothing, "operators": nothing}
     tables |= {"step_kinds": kinds, "skew_summary": nothing, "rank_collectives": nothing}
     return [*explain_on_host(tables)]
+
+
+def test_a_changed_step_is_predicted_by_the_parts_of_the_recorded_ones() -> None:
+    steps, ranks = 4, 2
+    index = {"step": np.repeat(np.arange(steps), ranks), "rank": np.tile(np.arange(ranks), steps)}
+    account = pd.DataFrame(
+        {**index, "wall_ns": 100, "compute_ns": [40, 70] * 4, "idle_ns": 20, "exposed_comm_ns": [40, 10] * 4}
+    )
+    times = pd.DataFrame({**index, "phase": "load", "wall_ns": [30, 25] * 4})
+    tables = {
+        "step_account": account,
+        "phase_times": times,
+        "step_kinds": pd.DataFrame({"elapsed_ns": [110]}),
+    }
+
+    def step(*texts: str) -> tuple[int, int]:
+        made = predict_on_host(tables, parse_changes(texts))
+        assert made.replay_error_pct is None
+        return made.wall_p50_ns, made.elapsed_ns
+
+    assert step() == (100, 110)
+    assert step("range:load*0") == (75, 85)  # each rank spends 25 ns or more there
+    assert step("range:load*0.5", "comm*0") == (78, 88)
+    assert step("range:load+5ns") == (105, 115)
+    assert step("rank:1=median") == (70, 80)
+    for text, said in (
+        ("range:save*0", "Valid: load"),
+        ("copy*0", "only range:NAME"),
+        ("range:load*0@1", "all ranks"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            step(text)
 
 
 def test_a_pause_that_came_once_is_not_part_of_the_saving_of_each_step() -> None:

@@ -54,6 +54,7 @@ def test_numbers_are_texts_where_an_option_is_text(tmp_path: Path) -> None:
     ("text", "says"),
     [
         ("rank: 2\n", r"unknown key 'rank' in .*job\.yaml, line 1; did you mean"),
+        ("command: [true]\n", r"unknown key 'command' in .*job\.yaml, line 1; did you mean 'program'"),
         ("nodes: two\n", r"job\.yaml, line 1: nodes = 'two'"),
         ("\nnodes: 1\nmem: [64]\n", r"job\.yaml, line 3: mem: expected text"),
         ("- a\n", "is not a job file"),
