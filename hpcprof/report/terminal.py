@@ -64,10 +64,14 @@ def _further_tables(contents: Contents, names: Sequence[str]) -> Iterator[Render
     if names:
         yield Text("\nTables", style="bold")
         yield Text(", ".join(names))
-        yield Text(
-            f"{contents.reporting('--all')} shows them, {contents.in_full('NAME')} one with all its rows."
-        )
-    yield Text(f"As a page: {contents.reporting('--html', 'report.html')}")
+        yield _command("All:", contents.reporting("--all"))
+        yield _command("One with all its rows:", contents.in_full("NAME"))
+    yield _command("As a page:", contents.reporting("--html", "report.html"))
+
+
+def _command(use: str, command: str) -> Text:
+    """Return a line with a command that a narrow terminal does not break."""
+    return Text(f"{use} {command}", no_wrap=True, overflow="ignore")
 
 
 def _losses(contents: Contents) -> Iterator[RenderableType]:

@@ -171,7 +171,7 @@ def _groups(visible_runs: Sequence[KnownRun], chosen: Sequence[KnownRun], name: 
     value = SORTED_BY[name]
     counts = Counter(map(value, chosen))
     return [
-        Group(f"{name} {key or '–'}: {counted(counts[key], 'run')}", list(runs))
+        Group(f"{f'{name} {key}' if key else f'no {name}'}: {counted(counts[key], 'run')}", list(runs))
         for key, runs in groupby(visible_runs, value)
     ]
 

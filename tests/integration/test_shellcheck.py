@@ -34,7 +34,7 @@ def scripts_of(site: str, profiler: str) -> dict[str, str]:
         ranks_per_node=min(2, loaded.node.gpus or 2),
         profiler=profiler,
         profiler_options={"kernel": "gemm", "launch-count": "1"} if profiler == "ncu" else {},
-        account="me",
+        account="" if site == "local" else "me",
         queue=next(iter(loaded.queues), ""),
         options={k: (o.valid or ["x"])[0] for k, o in loaded.options.items() if o.required},
     )

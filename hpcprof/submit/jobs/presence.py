@@ -61,7 +61,7 @@ def check_present(site: Site, job: Job) -> None:
     built_in = profiler.in_program and _has_built_in(job, profiler.in_program)
     program = program_file(job.arguments, job.directory)
     if job.profiled_ranks and not profiler.starts_scripts and program:
-        kind, advice = "", f"or name that file: {_by_its_file(program, job.profiler)}"
+        kind, advice = "", f"or write {_by_its_file(program)}"
         if program.resolve().name != program.name:
             kind = f"a link to {program.resolve().name}"
         elif not is_executable(program):
@@ -77,12 +77,12 @@ def check_present(site: Site, job: Job) -> None:
         raise UsageError(f"{script}: there is no such file in {job.directory}.")
 
 
-def _by_its_file(program: Path, profiler: str) -> str:
-    """Return the command that starts the file behind a link, with the packages of its virtual environment."""
+def _by_its_file(program: Path) -> str:
+    """Return how to start the file behind a link, with the packages of its virtual environment."""
     file, environment = program.resolve(), program.parent.parent
     packages = environment / "lib" / file.name / "site-packages"
-    variable = f"PYTHONPATH={packages} " if (environment / "pyvenv.cfg").is_file() else ""
-    return f"{variable}hpcprof run --profiler {profiler} … -- {file} …"
+    variable = f", and PYTHONPATH={packages} before hpcprof" * (environment / "pyvenv.cfg").is_file()
+    return f"{file} instead of {program.name}{variable}"
 
 
 def profiler_at(
@@ -132,7 +132,7 @@ def profiler_at(
     if present is None:
         advice = ""
         if file and is_script and shutil.which("eztrace", path=path):
-            by_file = f"link: {_by_its_file(file, 'eztrace')}"
+            by_file = f"link: write --profiler eztrace, and {_by_its_file(file)}"
             advice = (
                 f". EZTrace starts no {by_file if in_python else 'script: name the program that it runs'}"
             )

@@ -330,20 +330,20 @@ def launch_failure(run: Run, *, running: bool = False) -> str:
     started, ranks = len(_started_ranks(run)), run.manifest.job.ranks
     if started >= (ranks if running else 1):
         return ""
-    which = f"{ranks - started} of {ranks} ranks were not started" if started else "no rank was started"
-    lines = [line.strip() for line in job_output(run, "job.err", lines=0) if line.strip(" \n-=*")]
     launcher = run.state_file("launcher") or ""
-    path = f"; {Path(launcher).name} is {launcher}" if Path(launcher).name.startswith("mpi") else ""
+    which = f"{ranks - started} of {ranks} ranks were not started" if started else "no rank was started"
+    which += f" by {launcher}" * Path(launcher).name.startswith("mpi")
+    lines = [line.strip() for line in job_output(run, "job.err", lines=0) if line.strip(" \n-=*")]
     causes = {line: find_cause("launch", line) for line in lines}
     for name in (pattern.name for pattern in patterns() if pattern.where == "launch"):
         for line, cause in causes.items():
             if cause is not None and cause.name == name:
-                return f"{which}: {cause.meaning} ({line.rstrip('.')}){path}"
+                return f"{which}: {cause.meaning} ({line.rstrip('.')})"
     if running:
         return ""
     # Launchers may warn first; then the first line has the cause, before how each of their parts ended.
     telling = next(filter(_ERROR.search, lines), lines[0] if lines else "")
-    return f"{which}{': ' * bool(telling)}{telling.rstrip('.')}{path}"
+    return f"{which}{': ' * bool(telling)}{telling.rstrip('.')}"
 
 
 def preparation_failures(run: Run) -> list[str]:

@@ -157,9 +157,7 @@ def test_a_report_of_thousands_of_ranks_fits_the_terminal_and_names_the_odd_one(
     monkeypatch.setattr("hpcprof.report.terminal.accounts_of_steps", lambda _: [account])
     console.print(first_screen(contents, width))
     words = " ".join(console.export_text().split())
-    assert words.endswith(
-        "Tables breakdown COMMAND shows them, COMMAND one with all its rows. As a page: COMMAND"
-    )
+    assert words.endswith("Tables breakdown All: COMMAND One with all its rows: COMMAND As a page: COMMAND")
 
 
 def test_every_analysis_of_the_full_report_by_rank_has_a_measure() -> None:

@@ -123,19 +123,15 @@ def test_eztrace_is_refused_for_a_script_and_for_a_link_such_as_that_of_python(h
     with pytest.raises(UsageError, match=r"it cannot start run.sh, a script; use nsys .* that it runs\.$"):
         check("./run.sh", profiler="eztrace")
     (here / "pyvenv.cfg").touch()
-    packages = f"PYTHONPATH={here}/lib/python3.11/site-packages hpcprof run"
+    packages = f", and PYTHONPATH={here}/lib/python3.11/site-packages before hpcprof"
     for program, link, says in (
-        (
-            "./solver",
-            "solver-1.2",
-            f"file: hpcprof run --profiler eztrace … -- {here}/solver-1.2 …",
-        ),
-        ("python3 train.py", "python3.11", f"{packages} --profiler eztrace … -- {here}/bin/python3.11 …"),
+        ("./solver", "solver-1.2", f"or write {here}/solver-1.2 instead of solver"),
+        ("python3 train.py", "python3.11", f"or write {here}/bin/python3.11 instead of python3{packages}"),
     ):
         with pytest.raises(UsageError, match=f"it cannot start .*, a link to {link}; use nsys") as error:
             check(*program.split(), profiler="eztrace")
         assert says in str(error.value)
-    with pytest.raises(UsageError, match="EZTrace starts no link: PYTHONPATH=") as error:
+    with pytest.raises(UsageError, match="EZTrace starts no link: write --profiler eztrace, and /") as error:
         make_job(load_site("local"), arguments=["python3", "train.py"], profiler="auto")
     assert packages in str(error.value)
 

@@ -463,8 +463,8 @@ def test_the_first_line_of_a_launcher_that_fails_is_quoted_and_its_path_told(tmp
     (tmp_path / "state/setup_failed").write_text("module load mpich failed: module: command not found\n")
     prepared = "module load mpich failed: module: command not found"
     unstarted = (
-        "no rank was started: [mpiexec@n1] parse_hostfile: unable to open host file: /hosts; "
-        "mpiexec is /opt/pbs/bin/mpiexec"
+        "no rank was started by /opt/pbs/bin/mpiexec: [mpiexec@n1] parse_hostfile: unable to open host file: "
+        "/hosts"
     )
     assert describe_status(run, FAILED) == f"exit code 255; {prepared}; {unstarted}"
     assert describe_failure(run, FAILED)[1:3] == [prepared, unstarted]

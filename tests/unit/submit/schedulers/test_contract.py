@@ -282,7 +282,13 @@ def test_a_resource_is_in_what_the_scheduler_gets_or_is_refused_by_its_option(
 
 def test_what_the_template_writes_cannot_be_passed_on(scheduler: Scheduler, standin: StandIn) -> None:
     site = load_site(standin.site)
-    job = make_job(site, arguments=["true"], account="me", name="job", options=dict(standin.options))
+    job = make_job(
+        site,
+        arguments=["true"],
+        account="" if scheduler.runs_here else "me",
+        name="job",
+        options=dict(standin.options),
+    )
     text = render_scripts(site, job, Path("/run"), ["hpcprof"])[JOB_SCRIPT]
     mark = {"slurm": "#SBATCH", "pbs": "#PBS", "flux": "#flux:", "lsf": "#BSUB"}.get(scheduler.name, "#NONE")
     # Options that may be repeated add up, and limits of Slurm may be chosen.
