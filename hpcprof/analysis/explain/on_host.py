@@ -110,10 +110,7 @@ def _late_ranks(tables: Tables, account: _Account, wall: float) -> Iterator[Find
     if len(account.ranks) < 2:
         return
     for position, rank in enumerate(account.ranks):
-        later_work, idle = (
-            times[:, position] - np.median(np.delete(times, position, axis=1), axis=1)
-            for times in (account.own, account.idle)
-        )
+        later_work, idle = (_beyond_other_ranks(times, position) for times in (account.own, account.idle))
         excess = float(np.median(later_work))
         if excess < _LATE_SHARE * wall or excess < 0:
             continue
@@ -169,9 +166,7 @@ def _saved(tables: Tables, account: _Account, change: Change) -> Floats:
         saved = account.communication.min(axis=1) * (1 - change.factor)
         return saved
     if change.median and change.rank is not None:
-        position = account.ranks.index(change.rank)
-        usual = np.median(np.delete(account.own, position, axis=1), axis=1)
-        return np.maximum(account.own[:, position] - usual, 0)
+        return np.maximum(_beyond_other_ranks(account.own, account.ranks.index(change.rank)), 0)
     if change.kind != "range" or change.rank is not None:
         raise UsageError(
             f"{change.kind}: without work on a GPU or calls of MPI only range:NAME on all ranks, comm and "
@@ -185,6 +180,12 @@ def _saved(tables: Tables, account: _Account, change: Change) -> Floats:
     times = times.reindex(index=account.steps, columns=account.ranks, fill_value=0)
     saved = times.to_numpy(float).min(axis=1) * (1 - change.factor) - change.add_ns
     return saved
+
+
+def _beyond_other_ranks(times: Floats, position: int) -> Floats:
+    """Return the excess of a rank's times over the other ranks' median in each step."""
+    excess: Floats = times[:, position] - np.median(np.delete(times, position, axis=1), axis=1)
+    return excess
 
 
 def late_in_mpi(tables: Tables) -> tuple[Finding, ...]:

@@ -102,11 +102,12 @@ _MAX_STEP_RATIO = 1.25
 """Maximum ratio of the numbers of steps of two ranks that each repeat a sequence of their own."""
 
 ITERATION_RANGE = KnownRange(ITERATION, re.compile(ITERATION))
+TORCH_STEPS = KnownRange("PyTorch profiler", re.compile(re.escape(PROFILER_STEP)))
 
 KNOWN: tuple[KnownRange, ...] = (
     KnownRange("the table", re.compile(rf"{TABLE_STEP} [\dN]+")),
     ITERATION_RANGE,
-    KnownRange("PyTorch profiler", re.compile(re.escape(PROFILER_STEP))),
+    TORCH_STEPS,
     # pytorch_lightning/loops/training_epoch_loop.py, trainer/call.py and profilers/pytorch.py
     KnownRange("Lightning", re.compile(r"\[pl\]\[profile\]run_training_batch")),
     KnownRange(

@@ -92,7 +92,7 @@ _MAX_HARMLESS_LAUNCHES = 0.01
 _MPI_PREFIX = "MPI_"
 """Part of the names of places between MPI calls."""
 
-_VERSION_KEY, _VERSION = "version", 64
+_VERSION_KEY, _VERSION = "version", 65
 """Increased when explanations of unchanged analyses change, so that they are computed again."""
 
 RanksRead = Callable[[int, int], None]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from statistics import fmean
+from statistics import fmean, median
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from hpcprof.analysis.explain.explanation import GIVEN, MEASURED, REFERENCE, StepAlone
-from hpcprof.analysis.steps.step_detection import HOOK
+from hpcprof.analysis.steps.step_detection import HOOK, TORCH_STEPS
 from hpcprof.common.decode import from_json, read_file, read_text
 from hpcprof.runs.directory import Run
 from hpcprof.runs.live_steps import noted_steps
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 _WARM_UP_STEPS = 10
 """Number of first steps of a reference run that do not count."""
+
+_MAX_NOTED_RATIO = 1.5
+"""Maximum ratio of a noted step to a step of the PyTorch profiler, which else marks parts of steps."""
 
 _PROFILER_START_NS = (200e6, 1_000e6, 2_800e6)
 """Minimum, usual and maximum time of nsys' start and end in a program: 0.3 to 2.8 s in five programs of 12 to
@@ -39,21 +42,25 @@ def step_alone(run: Run, store: Store) -> StepAlone | None:
 def _reference_step(run: Run, store: Store) -> StepAlone | None:
     """Return the step of the reference run, which is the program without the profiler.
 
-    If the start-up hook recognizes the steps, the ranks have noted them. Otherwise both runs have as many
-    steps as the profile of the whole program, and the difference of their times is divided among these.
+    If the start-up hook recognizes the steps, the ranks have noted them; so do those of the PyTorch profiler
+    unless it marks parts of them. Otherwise both runs have as many steps as the profile of the whole program,
+    and the difference of their times is divided among these.
     """
     path = run.path / "reference"
     if not path.is_dir():
         return None
-    ranges = store.table(run.id, "step_ranges").rows
-    if any(row["chosen"] and row["source"] == HOOK.source for row in ranges):
+    kinds = store.table(run.id, "step_kinds").rows[:1]
+    sources = {row["source"] for row in store.table(run.id, "step_ranges").rows if row["chosen"]}
+    profiled_walls = noted_steps(run) if kinds and TORCH_STEPS.source in sources else []
+    if HOOK.source in sources or (
+        profiled_walls and median(profiled_walls) < _MAX_NOTED_RATIO * kinds[0]["elapsed_ns"]
+    ):
         walls = noted_steps(Run(run.id, path))[_WARM_UP_STEPS:]
         halves = [half for half in (walls[: len(walls) // 2], walls[len(walls) // 2 :]) if half]
         if len(halves) < 2:
             return None
         means = [*map(fmean, halves)]
         return StepAlone(round(fmean(walls)), round(min(means)), round(max(means)), REFERENCE)
-    kinds = store.table(run.id, "step_kinds").rows[:1]
     times = _elapsed_alone(path), _elapsed_alone(run.path)
     if not kinds or None in times or (run.path / "state" / "window").exists():
         return None

@@ -118,18 +118,25 @@ def profiles_by_rank(
                 if len(stated_ranks) > 1:
                     ranked.left_out.append(f"{path} is left out: {other} is a profile of rank {number} too")
                     continue
-                reason = f"two profiles of rank {number}: {other} and {path}; remove one"
-                # With the mpiexec of another MPI, each process is rank 0 of 1.
-                if number == 0 and {rank_from_name(name) for name in (other, path)} != {0}:
-                    reason += (
-                        ", or if both are of one job, use the mpiexec of the program's MPI: each was alone"
-                    )
-                raise HpcprofError(f"{reason}.")
+                twins = f"two profiles of rank {number}: {other} and {path}"
+                raise HpcprofError(f"{twins}; remove one{_advice_on_twins(number, (other, path))}.")
             ranked.paths[number] = path
             ranked.identities[file] = identity
             if part is not None:
                 ranked.parts[number] = part
     return ranked
+
+
+def _advice_on_twins(rank: int, files: Sequence[Path]) -> str:
+    """Return what to do if two profiles of a rank are of one job, by the ranks in their names."""
+    names = {rank_from_name(file) for file in files}
+    if rank == 0 and names != {0}:  # as with the mpiexec of another MPI
+        remedy = "use the mpiexec of the program's MPI: each was alone"
+    elif len(names - {None}) > 1:
+        remedy = "let its ranks start no other ranks"
+    else:
+        return ""
+    return f", or if both are of one job, {remedy}"
 
 
 _NUMBER = re.compile(r"\d+")

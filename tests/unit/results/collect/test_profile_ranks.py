@@ -23,14 +23,14 @@ def identified(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take the rank from the name: ``3.x``, or none; a ``damaged`` file cannot be read.
 
     The suffix ``.two`` stands for two processes, ``.mpi`` for the MPI ranks 4 and 7,
-    ``.alone`` for rank 0 of 1.
+    ``.alone`` for rank 0 of 1, and ``.inner`` for rank 1 of a job inside a rank.
     """
 
     def rank(path: Path) -> int | None:
         if path.stem == "damaged":
             raise DamagedInput(f"{path} is damaged.")
-        if path.suffix == ".alone":
-            return 0
+        if path.suffix in (".alone", ".inner"):
+            return int(path.suffix == ".inner")
         return int(path.stem) if path.stem.isdigit() else None
 
     monkeypatch.setattr(profile_ranks, "file_to_read", lambda path: path)
@@ -105,6 +105,10 @@ def test_a_file_that_is_no_profile_does_not_make_the_rank_of_another_unknown() -
         (("1.x", "1.y"), "two profiles of rank 1: 1.x and 1.y; remove one.$"),
         (("rank0.alone", "rank00.alone"), "two profiles of rank 0: .*; remove one.$"),
         (("rank0.alone", "rank1.alone"), "remove one, or .* use the mpiexec of the program's MPI"),
+        (
+            ("rank0.inner", "rank1.inner"),
+            "remove one, or if both are of one job, let its ranks start no other ranks",
+        ),
         (("node7.alone", "node8.alone"), "remove one, or .* use the mpiexec of the program's MPI"),
     ],
 )
