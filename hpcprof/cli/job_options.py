@@ -78,8 +78,8 @@ def _click_option(option: Option, kind: type) -> Callable[[CommandT], CommandT]:
         settings.update(multiple=True, callback=_parse_pairs, metavar="KEY=VALUE")
     elif kind is tuple:
         settings["multiple"] = True
-    if option.alone:
-        settings.update(is_flag=False, flag_value=option.alone)
+    if option.flag_value:
+        settings.update(is_flag=False, flag_value=option.flag_value)
     if option.metavar:
         settings["metavar"] = option.metavar
     if option.choices:

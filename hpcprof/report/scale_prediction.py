@@ -54,9 +54,7 @@ def scale_text(
     beyond = ", ".join(f"{name} {time}" for name, time in zip([*_PARTS.values()][1:], added, strict=True))
     limits = f"On {counted(last.ranks, 'rank')}, {grows}: computing takes {compute}, and beyond it {beyond}"
     hours = f"1,000 steps take {last.node_hours_per_1000_steps:.3g} node-hours."
-    guesses = (
-        "Two naive guesses stand beside: the measured step, unchanged, and a line through two rank counts."
-    )
+    guesses = "Two naive guesses stand beside: the measured step, and a line over the logarithm of the ranks."
     sentences += [guesses, f"{limits}. {hours}", *notes, score_text(checks)]
     sentences.append(f"Not modelled: {listed(last.not_modelled, len(last.not_modelled), '; ')}.")
     return Group(*sentences[:2], "", table, "", *filter(None, sentences[2:]))

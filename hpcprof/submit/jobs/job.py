@@ -100,7 +100,7 @@ class Option:
     """The least value of a number."""
     parse: Callable[[str], object] | None = None
     """``text -> value of Job``, for a text that is not taken as it is; raises `UsageError`."""
-    alone: str = ""
+    flag_value: str = ""
     """The value of the option if it is given without one; empty if it needs one."""
     one_word: bool = False
     """True if a text becomes a part of a directive, in which nothing can be quoted."""
@@ -304,7 +304,7 @@ class JobSpec:
         "Pack an environment of Python (conda, pixi, venv or uv) and unpack it on each node's own disk "
         "before the ranks start. Without a folder, that of the program or the active one.",
         metavar="[FOLDER]",
-        alone="active",
+        flag_value="active",
     )
     reference: bool | None = _option(
         "Run the program without the profiler first, in the same job, for what its steps take alone."

@@ -60,23 +60,23 @@ class Trainer:
         self.ddp: Any = model
         self.model: Any = torch.compile(model) if parameters.compile else model
 
-    def step(self, source: Iterator[Any], where: str, timer: Timer, around_backward: ContextFactory) -> None:
-        """Train on the next batch of ``source``; ``where`` names the step in errors."""
+    def step(self, source: Iterator[Any], name: str, timer: Timer, around_backward: ContextFactory) -> None:
+        """Train on the next batch of ``source``; ``name`` names the step in errors."""
         errors_in = self.program.errors_in
         with timer.phase("data"):
-            with errors_in(f"{where}: the loader raised"):
+            with errors_in(f"{name}: the loader raised"):
                 inputs = next(source, _END_OF_DATA)
             if inputs is _END_OF_DATA:
-                raise HpcprofError(f"{where}: the loader yields fewer batches than its length promises.")
+                raise HpcprofError(f"{name}: the loader yields fewer batches than its length promises.")
             self.fault_injection.in_data()
         with self.ddp.no_sync() if self._no_sync else contextlib.nullcontext():
-            with timer.phase("forward"), errors_in(f"{where}: forward_pass raised"):
+            with timer.phase("forward"), errors_in(f"{name}: forward_pass raised"):
                 with self.arithmetic.around_forward():
                     output = self.program.forward_pass(self.model, inputs)
                 self.fault_injection.in_forward()
-            with around_backward(), timer.phase("backward"), errors_in(f"{where}: backward_pass raised"):
+            with around_backward(), timer.phase("backward"), errors_in(f"{name}: backward_pass raised"):
                 returned = self.program.backward_pass(output)
-        with timer.phase("optimizer"), errors_in(f"{where}: the optimizer raised"):
+        with timer.phase("optimizer"), errors_in(f"{name}: the optimizer raised"):
             self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=True)
         loss = returned if returned is not None else getattr(output, "loss", None)

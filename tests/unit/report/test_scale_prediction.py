@@ -44,7 +44,7 @@ def test_a_prediction_says_what_each_part_adds_to_computing_and_which_grows() ->
         "On 16 ranks, communication grows most: computing takes 60.00 ms, and beyond it communication "
         "20.00 ms, waiting 8.000 ms, delays between operations 2.000 ms. "
     ) in text(grown)
-    assert "the measured step, unchanged, and a line through two rank counts" in text(grown)
+    assert "the measured step, and a line over the logarithm of the ranks" in text(grown)
     assert "no part but computing grows by more than 1 % of the step" in text(
         replace(grown, limits="compute")
     )
