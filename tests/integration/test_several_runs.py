@@ -362,7 +362,7 @@ def test_imported_profiles_scale_once_their_program_has_a_name(
         (("compare", "a", "a", "--a", "a"), "name both sides"),
         (("compare", "--a", "a"), "name both sides"),
         (("compare", "a", "none"), "unknown run 'none'"),
-        (("compare", "a", "empty"), "has no profile: the run was not profiled"),
+        (("compare", "a", "empty"), "has no profile."),
         (
             ("compare", "--a", "a", "--a", "a", "--b", "a"),
             "is listed twice on one side; repeats must be distinct runs",

@@ -169,7 +169,8 @@ def _open_stored_run(run_id: str, path: Path) -> Run:
 def not_collected_error(run: Run, store: Store) -> HpcprofError:
     """Return the error for a run without profiles in the store: none was recorded, or none collected."""
     if run.path.is_dir() and not profiles_of(run):
-        return HpcprofError(f"{run.id} has no profile: {unprofiled_sentence(run)}.")
+        reason = f": {unprofiled_sentence(run)}" if run.manifest is not None else ""
+        return HpcprofError(f"{run.id} has no profile{reason}.")
     collecting = command_line(store, "collect", typed_run(run))
     return HpcprofError(f"{run.id} has not been collected: run {collecting} first.")
 
