@@ -288,7 +288,7 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
         *(unjudged_threads(timelines) if is_mpi else ()),
         *(start_of_mpi(inputs.tables["mpi_calls"], covered) if is_mpi else ()),
         *moving_pages(inputs.tables["breakdown"], inputs.tables["memops"], findings),
-        *double_precision(inputs.tables["kernels"]),
+        *double_precision(inputs.tables["kernels"], findings),
         *rest_of_capture(devices, covered, built.source if len(series.wall) else CAPTURE),
     )
     findings = with_machine(order_findings(findings, elapsed, kind_of), inputs.tables)

@@ -10,6 +10,7 @@ import pandas as pd
 from hpcprof.analysis.account.places import NONE, WHOLE_CAPTURE
 from hpcprof.analysis.collectives.matches import Arrivals
 from hpcprof.analysis.explain.cause import Cause, Stack, Trait, find_cause, has_trait
+from hpcprof.analysis.explain.causes.double_precision import DOUBLE, DOUBLE_PRECISION, MIN_DOUBLE_SHARE
 from hpcprof.analysis.explain.causes.late_rank import MAX_HELD_UP_RATIO
 from hpcprof.analysis.explain.edge_kinds import EdgeKind
 from hpcprof.analysis.explain.evidence import Tables, largest, step_evidence
@@ -68,15 +69,8 @@ _PAGE_FAULT_NS = 10_000
 _MIN_MOVING_SHARE = 0.03
 """Minimum share of the capture for pages of unified memory that the driver moves."""
 
-_DOUBLE = re.compile(
-    r"^(?!.*(?:\bfloat\b|half|f32)).*(?:\bdouble\b|(?<![a-z])f64|float64|complex128|d884|dgemm)",
-    re.IGNORECASE | re.DOTALL,
-)
-"""Names of kernels that compute in double precision alone: of templates, CuPy, CUTLASS and cuBLAS. Optimizers
-take their rates as doubles and compute in single precision."""
-
 _MIN_MAIN_SHARE = 0.5
-"""Minimum share of kernels in double precision, and of copies beside no kernel, to be most of them."""
+"""Minimum share of copies beside no kernel to be most of them."""
 
 _ON_GPU = re.compile(r"memset|fill|DtoD|Device-to-Device", re.IGNORECASE)
 """Names of memory operations that move nothing between host and GPU."""
@@ -291,17 +285,17 @@ def moving_pages(
         )
 
 
-def double_precision(kernels: pd.DataFrame) -> Iterator[NotJudged]:
-    """Yield the share of the time of kernels in double precision, if it is most.
+def double_precision(kernels: pd.DataFrame, findings: Iterable[Finding] = ()) -> Iterator[NotJudged]:
+    """Yield the share of the time of kernels in double precision, if it is most and no finding.
 
     Whether the program needs it is not known. ``kernels`` is the table of that name.
     """
-    if not len(kernels):
+    if not len(kernels) or any(finding.cause == DOUBLE_PRECISION.name for finding in findings):
         return
     computing = kernels[kernels["class"] == "comp"]
     time = computing["total_ns"].astype(float)
-    double = float(time[computing["name"].str.contains(_DOUBLE)].sum())
-    if double and double >= _MIN_MAIN_SHARE * time.sum():
+    double = float(time[computing["name"].str.contains(DOUBLE)].sum())
+    if double and double >= MIN_DOUBLE_SHARE * time.sum():
         yield NotJudged(
             PRECISION,
             f"{100 * double / time.sum():.0f} % of the time of kernels is in those of double precision, by "

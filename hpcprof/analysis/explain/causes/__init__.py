@@ -19,6 +19,7 @@ BUILT_IN: dict[str, str] = {
     "expert_imbalance": "late_rank",
     "pipeline_bubble": "pipeline_bubble",
     "slow_math": "slow_math",
+    "double_precision": "double_precision",
     "contention": "exposed_communication",
     "slow_attention": "kernels",
     "elementwise_chain": "kernels",

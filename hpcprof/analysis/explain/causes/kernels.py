@@ -192,6 +192,12 @@ _CASTS = re.compile(
 )
 """PyTorch's copy of a tensor into one of another type (``ATen/native/cuda/Copy.cu``)."""
 
+_TO_HALF = re.compile(r"(?:bfloat16|float16|half)\w*_copy_kernel_cuda", re.IGNORECASE)
+"""Such a copy into half precision."""
+
+_SINGLE = re.compile(r"^(?!.*(?:bfloat16|half|double)).*\bfloat\b", re.IGNORECASE | re.DOTALL)
+"""Kernels of PyTorch that read and write single precision alone."""
+
 _WITHIN_GPU = re.compile("memcpy.*(?:device-to-device|d2d|dtod)", re.IGNORECASE)
 """A copy from memory of a GPU to memory of the same one."""
 
@@ -201,9 +207,12 @@ def _copies(scene: Scene, cause: CauseDeclaration, pattern: re.Pattern[str]) -> 
 
     Copies in places without products, such as the conversion of pictures, may be all that the place is for.
     """
+    yield from scene.of_operations(cause, _copies_beside_products(scene, pattern))
+
+
+def _copies_beside_products(scene: Scene, pattern: re.Pattern[str]) -> Ints:
     named_so = scene.named(pattern.search)
-    rows = np.flatnonzero(named_so & _in_places_of(scene, named_so, with_products=True))
-    yield from scene.of_operations(cause, rows)
+    return np.flatnonzero(named_so & _in_places_of(scene, named_so, with_products=True))
 
 
 def _joins(scene: Scene) -> Iterator[Candidate]:
@@ -211,7 +220,19 @@ def _joins(scene: Scene) -> Iterator[Candidate]:
 
 
 def _casts(scene: Scene) -> Iterator[Candidate]:
-    return _copies(scene, TYPE_CONVERSION, _CASTS)
+    """Yield the casts, and half the time of what moves single precision between one and the cast back."""
+    work, casts = scene.graph.work, _copies_beside_products(scene, _CASTS)
+    products = np.cumsum(scene.once(kernel_kinds) == KernelKind.PRODUCT)
+    half = np.where(scene.named(_SINGLE.search), work.time / 2, 0.0)
+    less = np.zeros(len(work))
+    less[casts] = work.time[casts]
+    begin, end = casts[:-1], casts[1:]
+    again = (work.stream[begin] == work.stream[end]) & (work.step[begin] == work.step[end])
+    again &= scene.named(_TO_HALF.search)[end] & (products[begin] == products[end])
+    for first, last in zip(begin[again].tolist(), end[again].tolist(), strict=True):
+        less[first + 1 : last] = half[first + 1 : last]
+    rows = np.flatnonzero(less)
+    yield from scene.of_operations(TYPE_CONVERSION, rows, less[rows], less[rows])
 
 
 def _copies_within_gpu(scene: Scene) -> Iterator[Candidate]:
@@ -551,7 +572,8 @@ TYPE_CONVERSION = _declare(
     title="conversions of type",
     meaning="tensors are copied into another type, for longer than the products take",
     about="PyTorch copies tensors into another type for longer than the products of the place take, as "
-    "where `torch.autocast` casts all weights for each token of a decoder. The saving is their time",
+    "where `torch.autocast` casts all weights for each token of a decoder. The saving is their time, and "
+    "half of that of kernels in single precision between a cast and the cast back to half precision",
     remedy="Keep one type in {where}: weights in that of the products (model.bfloat16() or model.half(), as "
     "torch.autocast casts them again for each call), and no .float() around what takes half precision.",
     remedies={"jax": "Keep weights and inputs of {where} in the type in which the products compute."},

@@ -13,6 +13,7 @@ from hpcprof.analysis.explain.causes.kernels import bytes_at_once
 from hpcprof.analysis.explain.explain import explain_run
 from hpcprof.analysis.explain.explanation import Explanation, Finding
 from hpcprof.analysis.explain.whole_run import STREAM_WAITS
+from hpcprof.profiles.gpu_peaks import peaks_of
 from hpcprof.profiles.timeline import Category, Gpu
 from tests.unit.analysis.explain.programs import (
     MS,
@@ -620,3 +621,42 @@ def test_kernels_of_another_stream_stay_behind_the_work_for_which_the_host_waite
     (finding,) = found.shown()
     assert (finding.cause, finding.where) == (Cause.HOST_SYNC, "levels")
     assert finding.saving_ns == pytest.approx(saving, rel=0.05)
+
+
+DGEMM = "void cutlass::Kernel2<cutlass_80_tensorop_d884gemm_64x32_16x4_tn_align1>(T1::Params)"
+ADAM = "void at::native::multi_tensor_apply_kernel<TensorListMetadata<4>, FusedAdamMathFunctor<double, 4>>"
+
+
+@pytest.mark.parametrize(("last", "priced"), [(ADAM, True), ("void finish<double>(double *)", False)])
+def test_double_precision_is_a_cause_where_a_neural_network_is_trained(last: str, priced: bool) -> None:
+    silu = (
+        "void at::native::vectorized_elementwise_kernel<2, silu_kernel()::lambda(double), array<char *, 2>>"
+    )
+    kernels = ((6 * MS, DGEMM), (2 * MS, silu), (100 * US, last))
+    step = (Launch(time, name=name, grid=999) for time, name in kernels)
+    timeline = simulate([[*step, Host(20 * US), Wait()]], 6)[0]
+    gpus = {0: (Gpu(0, "NVIDIA H200", compute_capability="9.0", sm_count=132),)}
+    found = explain_run(replace(inputs_of({0: timeline}), gpus=gpus))[0]
+    assert [one.cause for one in found.shown()] == [Cause("double_precision")] * priced
+    if priced:
+        # Products take TF32's share of the peaks, at 80 % of the ratio, and other kernels half their time.
+        gain = 0.8 * peaks_of("NVIDIA H200")["tf32"] / peaks_of("NVIDIA H200")["fp64"]
+        assert found.shown()[0].saving_ns == pytest.approx(6 * MS * (1 - 1 / gain) + 1.05 * MS, rel=0.02)
+        assert found.shown()[0].confidence == "low"
+
+
+def test_what_moves_single_precision_between_casts_would_take_half_of_its_time() -> None:
+    back = "void at::native::vectorized_elementwise_kernel<8, bfloat16_copy_kernel_cuda(), array<char *, 2>>"
+    softmax = "void cunn_SoftMaxForward<4, float, float, float, LogSoftMaxForwardEpilogue>(float *, float *)"
+
+    def saving(*between: Launch) -> float:
+        loss = (product(200 * US), Launch(900 * US, name=CAST), *between, Launch(400 * US, name=back))
+        (first, *_) = explained([Place("loss", (*loss, product(200 * US)))]).shown()
+        assert first.cause == Cause.TYPE_CONVERSION
+        return float(first.saving_ns or 0)
+
+    index = Launch(5 * US, name="void at::native::elementwise_kernel<direct_copy(long)>")
+    long = Launch(800 * US, name=softmax)
+    assert saving(long, index) == pytest.approx((1300 + 400) * US, rel=0.02)
+    # A product between them takes what it is given.
+    assert saving(long, product(50 * US)) == pytest.approx(1300 * US, rel=0.02)
