@@ -179,3 +179,12 @@ def test_work_that_was_launched_before_the_capture_is_in_no_step() -> None:
     middle = timeline([*((i, i + 1, COMP, 0, 0, 0, 2) for i in range(99)), late, *rest], steps)
     assert not capture_losses(worked) and not capture_losses(middle)
     assert step_intervals(worked).start.tolist() == [70_000]
+
+
+def test_the_first_launch_of_a_program_waits_for_no_earlier_work() -> None:
+    """Rebuilt from a public export of a video filter on an Orin: its first kernel started 5.4 ms late."""
+    setup, first = (70_000, 73_000, MEM, 60_000, 0, 0, 2), (606 * MS, 607 * MS, COMP, 600 * MS, 0, 0, 3)
+    rest = [(607 * MS + i, 607 * MS + i + 1, COMP, 606 * MS, 0, 0, 3) for i in range(99)]
+    made = timeline([setup, first, *rest], [(0, 700 * MS, "iteration", 0)])
+    assert not capture_losses(made)
+    assert step_intervals(made).start.tolist() == [70_000]
