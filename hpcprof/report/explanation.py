@@ -180,15 +180,18 @@ def _timing(step: StepSummary, priced_ns: int) -> Iterator[str]:
         )
         yield _without_profiler(recorded, priced_ns, "; open --step-time TIME takes a measured step instead")
     else:
-        more = 100 * (priced_ns / alone.value - 1)
+        more = round(100 * (priced_ns / alone.value - 1))
+        than = f"{abs(more)} % {'longer' if more > 0 else 'shorter'} than" if more else "as long as"
+        # No profiler makes a step shorter.
+        differs = alone.low > (1 + _MIN_PROFILER_SHARE) * recorded
+        why = ", less than alone: on a faster host, or with less work" if differs else ""
         yield (
             f"A step takes {format_ns(alone.value)} alone, {alone.source}; {format_ns(recorded)} while "
-            f"recorded ({steps}){', on a faster host' * (alone.value > recorded)}."
+            f"recorded ({steps}){why}."
         )
         yield (
-            f"Percentages are of a step of {format_ns(priced_ns)}: a replay without the profiler, "
-            f"{abs(more):.0f} % {'longer' if more > 0 else 'shorter'} than the step alone (explain "
-            "--as-recorded keeps the profiler's time)."
+            f"Percentages are of a step of {format_ns(priced_ns)}: a replay without the profiler, {than} the "
+            "step alone (explain --as-recorded keeps the profiler's time)."
         )
 
 

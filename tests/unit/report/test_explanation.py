@@ -104,8 +104,13 @@ def test_the_first_sentence_says_what_is_known_of_the_profilers_share() -> None:
     )
     said = conclusion(replace(given, step=replace(waits, elapsed_ns=100 * MS)))
     assert not any("Percentages" in sentence for sentence in said)
+    near = replace(step, elapsed_ns=101 * MS, alone_ns=StepAlone(101 * MS, 100 * MS, 102 * MS, GIVEN))
+    said = conclusion(replace(given, step=near))
+    assert said[0].endswith("median 100.0 ms).") and "as long as the step alone" in said[1]
     slower = replace(step, alone_ns=StepAlone(120 * MS, 119 * MS, 121 * MS, GIVEN))
-    assert conclusion(replace(given, step=slower))[0].endswith(", on a faster host.")
+    assert conclusion(replace(given, step=slower))[0].endswith(
+        ", less than alone: on a faster host, or with less work."
+    )
 
 
 def test_a_prediction_says_that_the_profilers_share_is_in_it() -> None:
