@@ -229,6 +229,8 @@ _USABLE_NAME_WIDTH = 24
 _READABLE_NAME_WIDTH = 40
 _MAX_WORD_WIDTH = 16
 """Maximum length of the words of a column whose texts break between words and are not shortened."""
+_MAX_NAME_LENGTH = 100
+"""Maximum length of a name that breaks after its underscores."""
 _SENTENCES = "advice"
 """The column of sentences: they break whatever their words, in the room that names leave."""
 _COLUMN_GAP = 2
@@ -273,8 +275,8 @@ class _Columns:
             key: max(len(word) for text in {header(key), *self.cells[key]} for word in _words(text))
             for key in self._text
         }
-        # Names of C++ kernels have short words too, and many.
-        signatures = {key for key in self._text if any("<" in text for text in self.cells[key])}
+        # Names of kernels in C++ and of Tensile have short words too, and many.
+        signatures = {key for key in self._text if any(map(_is_signature, self.cells[key]))}
         self._words = {
             key: width
             for key, width in longest.items()
@@ -346,6 +348,10 @@ def _style(key: str, row: Row) -> str:
     """Return the colour of a cell: that of its grade."""
     colour = grade(key, row.get(key))
     return _GRADE_COLOURS[colour] if colour else ""
+
+
+def _is_signature(text: str) -> bool:
+    return "<" in text or any(len(name) > _MAX_NAME_LENGTH for name in text.split())
 
 
 def _words(text: str) -> list[str]:

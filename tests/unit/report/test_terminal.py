@@ -59,6 +59,11 @@ def test_a_kernel_takes_one_line_though_its_signature_has_short_words() -> None:
         console.print(main_table(kernels, rows, ("name", "total_ns"), 60).table)
     lines = [" ".join(line.split()) for line in output.get().splitlines()]
     assert lines == ["Name Total", "multiply<12, 128> 5.000 µs", "normalize<12, 128> 5.000 µs"]
+    # Tensile's names have no brackets.
+    tensile = [{**row, "name": f"Cijk_Ailk_Bljk_{'GLVWA4_' * 30}{end}", "total_ns": 5_000} for end in "ab"]
+    with console.capture() as output:
+        console.print(main_table(kernels, tensile, ("name", "total_ns"), 60).table)
+    assert len(output.get().splitlines()) == 3
 
 
 @pytest.mark.parametrize("width", [60, 50, 40])
