@@ -52,6 +52,7 @@ _NO_SPACE = ("full_disk", "full_disk_error")
 _ABORTS = ("mpich_abort", "open_mpi_abort")
 _TIMEOUTS = ("gloo_timeout", "nccl_watchdog")
 _LOST_NODE_PATTERNS = ("slurm_node", "open_mpi_node")
+_KILLED_LAUNCHER = "launcher_killed"
 """The names of patterns, see ``failure_patterns.yaml``."""
 
 _ESCAPES = re.compile("\x1b(?:\\[[0-?]*[ -/]*[@-~]|\\][^\x07\x1b]*(?:\x07|\x1b\\\\)?)")
@@ -175,6 +176,9 @@ def failed_ranks(run: Run) -> list[RankFailure]:
     # Nothing could be written then, as on a full disk that has space again.
     ended_well = '"exit_code": 0' in verdict
     lost = job_cause.meaning if job_cause is not None and job_cause.name in _LOST_NODE_PATTERNS else lost
+    # A job that is cancelled ends its launcher itself.
+    is_killed = job_cause is not None and job_cause.name == _KILLED_LAUNCHER and not _was_terminated(run)
+    killed = job_cause.meaning if job_cause is not None and is_killed else _KILLED_NOTE
 
     def blame(rank: int) -> tuple[bool, bool, bool, int]:
         code = codes.get(rank)
@@ -195,7 +199,7 @@ def failed_ranks(run: Run) -> list[RankFailure]:
             return lost or "left no exit code, as no space was left for it"
         if culprit is not None:
             return f"was ended with rank {culprit}"
-        return _MISSED_NOTE if ended_well else _KILLED_NOTE
+        return _MISSED_NOTE if ended_well else killed
 
     explained = [
         *([first if first.exception else replace(first, how=aborts.get(first.rank, ""))] if first else []),
@@ -215,11 +219,15 @@ def failed_ranks(run: Run) -> list[RankFailure]:
             for failure in explained
         ]
     failures = [*explained, *_failed_workers(run, explained)]
-    if run.state_file("terminated") is not None:
+    if _was_terminated(run):
         # The job was cancelled, or ended at its limit, and its ranks with it, maybe by an exception.
         end = modification_time(run.path / "state/terminated") - _ENDING_SECONDS
         failures = [failure for failure in failures if failure.first or _failed_before(failure, end)]
     return _culprit_first(run, failures, lost)
+
+
+def _was_terminated(run: Run) -> bool:
+    return run.state_file("terminated") is not None
 
 
 def _failed_before(failure: RankFailure, end: float) -> bool:
@@ -409,7 +417,7 @@ def describe_status(run: Run, status: JobStatus) -> str:
             stalled = _stall_sentence(run)
     elif status.state in (JobState.TIMEOUT, JobState.CANCELLED) and read_exceptions(run):
         # If the job has not noted its end, they may be due to that.
-        failures = failed_ranks(run) if run.state_file("terminated") is not None else []
+        failures = failed_ranks(run) if _was_terminated(run) else []
         failure = next((failure for failure in failures if failure.exception), None)
     parts = [status.reason, *preparation_failures(run), unstarted or str(failure or ""), stalled]
     parts.append(full_disk(run) if has_failed else "")

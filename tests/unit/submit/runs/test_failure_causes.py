@@ -43,6 +43,7 @@ MEANINGS = {
     "pbs_other_limit": "PBS killed it: node 1 (n2) requested job die, code 15059",
     "slurm_node": "was lost with node worker-1",
     "open_mpi_node": "was lost with node d23n02",
+    "launcher_killed": "was ended with the launcher, which a signal had ended (Killed)",
 }
 SHARED = {
     **dict.fromkeys(

@@ -338,6 +338,20 @@ def test_ranks_on_a_lost_node_are_said_to_be_lost_with_it(tmp_path: Path) -> Non
     ]
 
 
+def test_a_launcher_that_a_signal_ended_is_told_unless_its_job_was_cancelled(tmp_path: Path) -> None:
+    run = make_run(tmp_path, ranks=2)
+    for rank in range(2):
+        (tmp_path / f"logs/rank{rank:05d}.out").touch()
+    (tmp_path / "logs/job.err").write_text((RECORDED / "launcher_killed.txt").read_text())
+    killed = "was ended with the launcher, which a signal had ended (Killed)"
+    assert [str(failure) for failure in failed_ranks(run)] == [f"rank 0: {killed}", f"rank 1: {killed}"]
+    # A rank that failed by itself comes first.
+    (tmp_path / "state/rank00001.exit").write_text("3\n")
+    assert str(failed_ranks(run)[0]) == "rank 1: exit code 3"
+    (tmp_path / "state/terminated").touch()
+    assert not [failure for failure in failed_ranks(run) if killed in str(failure)]
+
+
 def test_ranks_of_a_job_of_pbs_whose_node_was_lost_are_not_called_killed(tmp_path: Path) -> None:
     run = make_run(tmp_path, ranks=1)
     (tmp_path / "logs/rank00000.out").touch()
