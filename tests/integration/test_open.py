@@ -86,6 +86,18 @@ def test_the_last_run_is_the_last_of_any_kind(hpcprof: Hpcprof, tmp_path: Path) 
     assert "\nprofile  " in report_of_one and "\nfolder  " not in report_of_one
 
 
+def test_a_refused_file_is_what_was_opened_last(hpcprof: Hpcprof, tmp_path: Path) -> None:
+    folder = folder_of(tmp_path / "one", *NSYS[:1])
+    assert hpcprof("open", str(folder)).returncode == 0
+    (tmp_path / "odd.json").write_text('{"a": 1}')
+    assert hpcprof("open", str(tmp_path / "odd.json")).returncode == 1
+    answer = hpcprof("report", "last")
+    assert answer.returncode == 1 and answer.stdout == ""
+    assert "odd.json, of which nothing could be read: name a run (hpcprof list)." in answer.stderr
+    assert hpcprof("open", str(folder)).returncode == 0
+    assert hpcprof("report", "last").stdout.startswith("run  one-")
+
+
 def test_compressed_profiles_are_opened_and_stay_whole(hpcprof: Hpcprof, tmp_path: Path) -> None:
     folder = shutil.copytree(EXAMPLE, tmp_path / "profiles")
     (folder / "README.md").unlink()

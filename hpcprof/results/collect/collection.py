@@ -30,7 +30,7 @@ from hpcprof.results.collect.darshan_logs import copy_logs
 from hpcprof.results.collect.executors.interface import Executor, Lost, Progress, serially
 from hpcprof.results.collect.executors.processes import Processes
 from hpcprof.results.collect.known_files import KnownFile, remember, remember_settled, unchanged_files
-from hpcprof.results.collect.last_collected import note_collected
+from hpcprof.results.collect.last_collected import note_collected, note_refused
 from hpcprof.results.collect.profile_ranks import RankedProfiles, profiles_by_rank
 from hpcprof.results.collect.rank_task import (
     PRELOAD,
@@ -205,7 +205,7 @@ def collect(
         collection.describe_run()
         update_run(run.id, store, executor, run, survey)
         summary.losses = over_ranks(store.losses(run.id))
-        note_collected(run, store.runs_dir)
+    _note_outcome(run, store, summary)
     if run.files is None and not (summary.read or summary.skipped or summary.warnings):
         read = [task.path for task in tasks]
         database = Path(store.url.database or "")
@@ -259,6 +259,13 @@ def update_run(
         sha256 = {rank: profile.sha256 for rank, profile in store.profiles(run_id).items()}
         if store.put_run(run_id, analyze_over_ranks(run_id, store, executor, run, survey), sha256):
             return
+
+
+def _note_outcome(run: Run, store: Store, summary: Collected) -> None:
+    if summary.read or summary.unchanged:
+        note_collected(run, store.runs_dir)
+    elif run.manifest is None and summary.skipped:
+        note_refused(run, store.runs_dir)
 
 
 def _store_beside_profiles(run: Run, store: Store, row: RunRow) -> None:

@@ -11,11 +11,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from hpcprof.common.atomic import write_atomically
 from hpcprof.common.paths import modification_time
 from hpcprof.profiles.event_folders import EVENTS, ORIGINS, run_key
 from hpcprof.runs.directory import Run
 
-_COLLECTED_FILE = "collected"
+_COLLECTED_FILE, _REFUSED_FILE = "collected", "refused"
 
 
 class LastCollected(NamedTuple):
@@ -34,6 +35,21 @@ def note_collected(run: Run, runs_dir: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         now = time.time()  # the clock of the manifests, not that of a file server
         os.utime(folder, (now, now))
+
+
+def note_refused(run: Run, runs_dir: Path) -> None:
+    """Note that no file of a run outside the folder of runs could be read, if that folder can be written."""
+    with suppress(OSError):
+        (runs_dir / EVENTS).mkdir(parents=True, exist_ok=True)
+        write_atomically(runs_dir / EVENTS / _REFUSED_FILE, str(run.files[0] if run.files else run.path))
+
+
+def refused_since(runs_dir: Path, moment: float) -> str:
+    """Return the file or folder that was refused after a moment (s since 1970), the last one; or nothing."""
+    path = runs_dir / EVENTS / _REFUSED_FILE
+    with suppress(OSError):
+        return path.read_text(encoding="utf-8") if modification_time(path) > moment else ""
+    return ""
 
 
 def last_collected(runs_dir: Path, run_ids: Iterable[str]) -> LastCollected | None:

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.common.paths import absolute_path, is_folder
+from hpcprof.common.units import visible
 from hpcprof.profiles.readers.discovery import is_profile_folder
-from hpcprof.results.collect.last_collected import last_collected
+from hpcprof.results.collect.last_collected import last_collected, refused_since
 from hpcprof.results.collect.run_profiles import (
     Search,
     is_beside_profiles,
@@ -113,10 +114,7 @@ def _known_runs(
     stored = stored_paths()
     elsewhere = _elsewhere(runs_dir, stored)
     if reference == "last":
-        last = last_collected(runs_dir, elsewhere)
-        if last is None or (submitted and last.time < submission_time(runs_dir / submitted[-1])):
-            return [find_run("last", runs_dir)]
-        return [_from_store(last.run_id, stored, store)]
+        return [_last_run(runs_dir, store, stored, submitted)]
     if reference in elsewhere:
         return [_from_store(reference, stored, store)]
     matching = matching_ids(reference, [*submitted, *elsewhere]) if "/" not in reference else []
@@ -133,6 +131,18 @@ def _known_runs(
     except UsageError:
         # The error lists the names in the folder and in the store.
         return [find_run(reference, runs_dir, list(stored))]
+
+
+def _last_run(runs_dir: Path, store: Store, stored: Mapping[str, str], submitted: Sequence[str]) -> Run:
+    last = last_collected(runs_dir, _elsewhere(runs_dir, stored))
+    submission = submission_time(runs_dir / submitted[-1]) if submitted else 0.0
+    if refused := refused_since(runs_dir, max(submission, last.time if last is not None else 0.0)):
+        raise HpcprofError(
+            f"last is {visible(refused)}, of which nothing could be read: name a run (hpcprof list)."
+        )
+    if last is None or (submitted and last.time < submission):
+        return find_run("last", runs_dir)
+    return _from_store(last.run_id, stored, store)
 
 
 def stored_run(reference: str, runs_dir: Path, paths: Mapping[str, str]) -> Run | None:
