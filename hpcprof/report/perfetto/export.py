@@ -465,9 +465,9 @@ def export_trace(
     """
     path, notes = folder / TRACE, list[str]()
     progress(path)
-    source = _Source(run, store)
-    source.find_begin(ranks, steps)
-    timelines = source.timelines(ranks, steps, notes)
+    source = _Source(run, store, ranks, steps)
+    source.find_begin()
+    timelines = source.timelines(notes)
     first = next(timelines, None)
     if first is None:
         more = f" So it is with {counted(len(notes) - 1, 'other rank')}." if len(notes) > 1 else ""
@@ -478,57 +478,56 @@ def export_trace(
             if source.clocks.start_utc_ns is not None:
                 packed.write(clock_packet(source.clocks.start_utc_ns))
             for rank, timeline in chain([first], timelines):
-                packed.writelines(source.packets(rank, timeline, steps))
+                packed.writelines(source.packets(rank, timeline))
     except OSError as error:
         raise HpcprofError(f"cannot write to {folder}: {error.strerror}.") from None
     return Exported([path], [*notes, *source.clocks.notes()])
 
 
 class _Source:
-    """The sources of a trace of a run."""
+    """The sources of a trace of some ranks and steps of a run."""
 
-    def __init__(self, run: Run, store: Store) -> None:
-        self._run, self._store, self._windows = run, store, RunWindows(run, store)
+    def __init__(self, run: Run, store: Store, ranks: Sequence[int], steps: tuple[int, int] | None) -> None:
+        self._windows, self._ranks, self._chosen = RunWindows(run, store), ranks, steps
         self._communication = run_communication(run, store)
         self.clocks = self._communication.clocks
         self._begin = self.clocks.start_utc_ns or 0
 
-    def find_begin(self, ranks: Sequence[int], steps: tuple[int, int] | None) -> None:
+    def find_begin(self) -> None:
         """Have the trace begin at 0 where no UTC times are known, because no time stamp may be negative."""
         if self.clocks.start_utc_ns is None:
             firsts = [
                 self.clocks.stamp_on_common(rank, min([first_event(timeline), *marks.start.tolist()]))
-                for rank, timeline in self.timelines(ranks, steps, [])
-                for marks in [self._steps(rank, steps)]
+                for rank, timeline in self.timelines([])
+                for marks in [self._steps(rank)]
             ]
             self._begin = -min(firsts, default=0)
 
-    def timelines(
-        self, ranks: Sequence[int], steps: tuple[int, int] | None, notes: list[str]
-    ) -> Iterator[tuple[int, Timeline]]:
+    def timelines(self, notes: list[str]) -> Iterator[tuple[int, Timeline]]:
         """Yield the timelines that can be read; ``notes`` gets a sentence about each other one."""
-        for rank in ranks:
+        for rank in self._ranks:
             try:
-                if steps is None:
+                if self._chosen is None:
                     timeline = self._windows.read(rank)
                 else:
-                    timeline = self._windows.read_steps(rank, *steps)
+                    timeline = self._windows.read_steps(rank, *self._chosen)
             except HpcprofError as error:
                 notes.append(str(error))
                 continue
             yield rank, timeline
 
-    def packets(self, rank: int, timeline: Timeline, steps: tuple[int, int] | None) -> Iterator[bytes]:
+    def packets(self, rank: int, timeline: Timeline) -> Iterator[bytes]:
         """Yield the packets of a rank."""
-        marks = self._steps(rank, steps)
-        matched, in_trace = self._communication.of_rank(rank), partial(self._in_trace, rank)
-        yield from rank_packets(rank, timeline, marks, matched, in_trace, whole=steps is None)
+        marks, matched = self._steps(rank), self._communication.of_rank(rank)
+        in_trace = partial(self._in_trace, rank)
+        return rank_packets(rank, timeline, marks, matched, in_trace, whole=self._chosen is None)
 
-    def _steps(self, rank: int, steps: tuple[int, int] | None) -> RankSteps:
+    def _steps(self, rank: int) -> RankSteps:
         marks = self._windows.steps(rank)
-        if steps is None:
+        if self._chosen is None:
             return marks
-        return marks.take((marks.number >= steps[0]) & (marks.number <= steps[1]))
+        first, last = self._chosen
+        return marks.take((marks.number >= first) & (marks.number <= last))
 
     def _in_trace(self, rank: int, stamps: Ints) -> Ints:
         return self.clocks.to_common(rank, stamps) + self._begin
