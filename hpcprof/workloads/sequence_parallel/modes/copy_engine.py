@@ -40,7 +40,6 @@ class CopyEngine(Mode):
     def __init__(self, parameters: PointParameters, world: World, buffers: Buffers) -> None:
         super().__init__(parameters, world, buffers)
         symmetric = symmetric_memory(world)
-        self._rank, self._size = world.rank, world.size
         rows, hidden = buffers.output.shape
         dtype = buffers.output.dtype
         # Start with the next rank, so that no two ranks pull from the same peer at once.
