@@ -247,7 +247,7 @@ class TraceEvents:
         self.communicating: list[int] = []
         """The row of each record's kernel."""
         self.group_calls: list[GroupCall] = []
-        self.linked_by_external_ids = False
+        self.linked_by_external_ids: set[Subject] = set()
         self._lost: Counter[tuple[LossKind, Subject, str]] = Counter()
         self._seen: Counter[Subject] = Counter()
         self._other: Counter[str] = Counter()
@@ -397,7 +397,7 @@ class TraceEvents:
     def _calls(self, events: list[Event]) -> Built:
         columns, checks = self._on_host(events)
         arguments = self._arguments(_CALL, events, Subject.CALL)
-        correlation = self._links(arguments)
+        correlation = self._links(arguments, Subject.CALL)
         # Calls of Level Zero have the number of the call of the runtime that they are in, which launches.
         inner = np.array([event.cat == "xpu_driver" for event in events], bool)
         return columns | {"correlation": np.where(inner, NO_CORRELATION, correlation)}, checks
@@ -405,7 +405,7 @@ class TraceEvents:
     def _kernels(self, events: list[Event]) -> Built:
         """Build the kernels, and keep the record of those that communicate."""
         arguments = self._arguments(_KERNEL, events, Subject.KERNEL)
-        columns, checks = self._on_gpu(events, arguments, self._links(arguments))
+        columns, checks = self._on_gpu(events, arguments, self._links(arguments, Subject.KERNEL))
         for number, row in enumerate(np.flatnonzero(_passed_checks(checks)).tolist(), self.kernels.count):
             if record := collective_record(bytes(events[row].args), int(columns["correlation"][row])):
                 self.collectives.append(record._replace(start=int(columns["start"][row])))
@@ -418,12 +418,12 @@ class TraceEvents:
 
     def _memory(self, events: list[Event]) -> Built:
         arguments = self._arguments(_MEMORY, events, Subject.MEMORY)
-        columns, checks = self._on_gpu(events, arguments, self._links(arguments))
+        columns, checks = self._on_gpu(events, arguments, self._links(arguments, Subject.MEMORY))
         return columns | {"bytes": column(arguments, "bytes", NO_BYTES)}, checks
 
     def _graphs(self, events: list[Event]) -> Built:
         arguments = self._arguments(_ON_GPU, events, Subject.GRAPH)
-        return self._on_gpu(events, arguments, self._links(arguments))
+        return self._on_gpu(events, arguments, self._links(arguments, Subject.GRAPH))
 
     def _marks(self, events: list[Event]) -> Built:
         """Build the annotations and waits, and keep the waits in a table of their own too."""
@@ -441,12 +441,12 @@ class TraceEvents:
         columns |= {"device": device, "stream": stream, "correlation": links}
         return columns, checks | {"device": on_device, "stream": on_stream}
 
-    def _links(self, arguments: Sequence[CallArguments]) -> Ints:
+    def _links(self, arguments: Sequence[CallArguments], subject: Subject) -> Ints:
         """Return the numbers that link calls with their work; older Kineto on ROCm has external ids alone."""
         numbers = column(arguments, "correlation", NO_CORRELATION)
         if len(numbers) and (numbers == NO_CORRELATION).all():
             numbers = column(arguments, "external_id", NO_CORRELATION)
-            self.linked_by_external_ids |= bool((numbers != NO_CORRELATION).any())
+            self.linked_by_external_ids.update({subject} if (numbers != NO_CORRELATION).any() else ())
         return numbers
 
     def _arguments(

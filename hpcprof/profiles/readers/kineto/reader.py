@@ -93,8 +93,14 @@ def read_trace(path: Path, translate: Callable[[Batch], Batch] | None = None) ->
     calls = ApiCalls(**events.calls.columns())
     tables = (events.kernels, events.memory, events.graphs, events.gpu_marks, events.waits)
     on_gpu = [table.columns() for table in tables]
-    if events.linked_by_external_ids:
+    by_external_ids = events.linked_by_external_ids
+    if Subject.CALL in by_external_ids:
         calls = replace(calls, correlation=_numbers_of_single_calls(calls))
+        by_external_ids.clear()
+    # Correlations of calls and external ids of their work are not the same numbers.
+    for subject, columns in zip((Subject.KERNEL, Subject.MEMORY, Subject.GRAPH), on_gpu, strict=False):
+        if subject in by_external_ids:
+            columns["correlation"] = np.full_like(columns["correlation"], NO_CORRELATION)
     # Events on the GPU have no process. A trace has one process, unless a tool merged several traces.
     processes = np.unique(calls.process)
     for columns in on_gpu:

@@ -90,6 +90,9 @@ def test_external_ids_link_launches_and_kernels_where_nothing_else_does(
         for n, i in enumerate(ids)
     ]
     kernels = [{**KERNEL, "ts": 20 + 2 * n, "args": {"External id": number}} for n, number in enumerate(ids)]
+    numbered = [{**call, "args": {"correlation": number}} for call, number in zip(calls, ids, strict=True)]
+    mixed = reader.read(write(tmp_path / "mixed.json", *numbered, *kernels))
+    assert not len(launch_pairs(mixed)[0])
     annotation = {**KERNEL, "cat": "gpu_user_annotation", "args": {"External id": ids[0]}}
     timeline = reader.read(write(tmp_path / "rocm.json", *calls, *kernels, annotation))
     assert launch_pairs(timeline)[1].tolist() == launches
