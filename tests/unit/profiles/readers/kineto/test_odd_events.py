@@ -97,3 +97,16 @@ def test_external_ids_link_launches_and_kernels_where_nothing_else_does(
     timeline = reader.read(write(tmp_path / "rocm.json", *calls, *kernels, annotation))
     assert launch_pairs(timeline)[1].tolist() == launches
     assert "External id" not in str(timeline.origin.losses)
+
+
+def test_a_batch_without_correlations_leaves_the_links_of_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def numbered(event: dict[str, Any], n: int) -> dict[str, Any]:
+        return {**event, "ts": 10 * n, "args": {"External id": n, "correlation": n, "stream": 7}}
+
+    linked = [numbered(event, n) for n in range(1, 5) for event in (CALL, KERNEL)]
+    last = {**KERNEL, "ts": 90, "args": {"External id": 9, "stream": 7}}
+    path = write(tmp_path / "rank0.pt.trace.json", *linked, *[OPERATOR] * 20, last)
+    monkeypatch.setattr(json_stream, "_CHUNK", 300)
+    assert launch_pairs(reader.read(path))[1].tolist() == [0, 1, 2, 3]
