@@ -163,7 +163,7 @@ def _saved(tables: Tables, account: _Account, change: Change) -> Floats:
     """Return the time that a change saves in each step on the rank where it saves least, in ns."""
     saved: Floats
     if change.kind == "comm":
-        saved = account.communication.min(axis=1) * (1 - change.factor)
+        saved = (account.communication * (1 - change.factor)).min(axis=1)
         return saved
     if change.median and change.rank is not None:
         return np.maximum(_beyond_other_ranks(account.own, account.ranks.index(change.rank)), 0)
@@ -178,7 +178,7 @@ def _saved(tables: Tables, account: _Account, change: Change) -> Floats:
         raise unknown("range", change.pattern, {*phases["phase"]} - {REST}, " of the step")
     times = rows.pivot_table(index="step", columns="rank", values="wall_ns", aggfunc="sum", fill_value=0)
     times = times.reindex(index=account.steps, columns=account.ranks, fill_value=0)
-    saved = times.to_numpy(float).min(axis=1) * (1 - change.factor) - change.add_ns
+    saved = (times.to_numpy(float) * (1 - change.factor)).min(axis=1) - change.add_ns
     return saved
 
 

@@ -87,6 +87,8 @@ def test_a_changed_step_is_predicted_by_the_parts_of_the_recorded_ones() -> None
     assert step("range:load*0") == (75, 85)  # each rank spends 25 ns or more there
     assert step("range:load*0.5", "comm*0") == (78, 88)
     assert step("range:load+5ns") == (105, 115)
+    assert step("range:load*2") == (130, 140)  # the steps wait for the rank that becomes longer by 30 ns
+    assert step("comm*2") == (140, 150)
     assert step("rank:1=median") == (70, 80)
     for text, said in (
         ("range:save*0", "Valid: load"),
