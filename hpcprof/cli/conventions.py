@@ -38,7 +38,8 @@ class Group(click.Group):
         if arguments and arguments[0] not in names and not arguments[0].startswith("-"):
             where = f" of {context.command_path}" if context.parent else ""
             if arguments[0] in ("help", "version"):
-                where += f" (write {context.command_path} --{arguments[0]})"
+                path = (context if arguments[0] == "help" else context.find_root()).command_path
+                where += f" (write {path} --{arguments[0]})"
             raise unknown("command", arguments[0], names, where)
         return super().resolve_command(context, arguments)
 

@@ -123,7 +123,8 @@ def show_remarks(
     for job in jobs if explained else ():
         if not job.profiled_ranks:
             advice = profiler_advice(() if job.workload else job.arguments, job.directory)
-            sentences.append(f"no profiler records this run, only its nodes are sampled: {advice}")
+            sampled = "" if job.no_telemetry else ", only its nodes are sampled"
+            sentences.append(f"no profiler records this run{sampled}: {advice}")
     for sentence in filter(None, dict.fromkeys([*sentences, unread_input(jobs[0].arguments)])):
         echo(f"hpcprof: note: {sentence}.", err=True)
 

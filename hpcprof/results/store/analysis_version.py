@@ -10,7 +10,7 @@ from hpcprof.common import __version__
 if TYPE_CHECKING:  # a job is followed without what reads a database
     from hpcprof.results.store.tables import ProfileRow
 
-ANALYSIS_VERSION = 63
+ANALYSIS_VERSION = 64
 """Increased whenever an analysis gives other figures, so that collected profiles are read again."""
 
 

@@ -248,7 +248,7 @@ class TraceEvents:
         """The row of each record's kernel."""
         self.group_calls: list[GroupCall] = []
         self.linked_by_external_ids: set[Subject] = set()
-        self._has_correlations = False
+        self.correlated: set[Subject] = set()
         self._lost: Counter[tuple[LossKind, Subject, str]] = Counter()
         self._seen: Counter[Subject] = Counter()
         self._other: Counter[str] = Counter()
@@ -445,8 +445,8 @@ class TraceEvents:
     def _links(self, arguments: Sequence[CallArguments], subject: Subject) -> Ints:
         """Return the numbers that link calls with their work; older Kineto on ROCm has external ids alone."""
         numbers = column(arguments, "correlation", NO_CORRELATION)
-        self._has_correlations |= bool((numbers != NO_CORRELATION).any())
-        if not self._has_correlations:
+        self.correlated.update({subject} if (numbers != NO_CORRELATION).any() else ())
+        if not self.correlated:
             numbers = column(arguments, "external_id", NO_CORRELATION)
             self.linked_by_external_ids.update({subject} if (numbers != NO_CORRELATION).any() else ())
         return numbers

@@ -93,7 +93,7 @@ def read_trace(path: Path, translate: Callable[[Batch], Batch] | None = None) ->
     calls = ApiCalls(**events.calls.columns())
     tables = (events.kernels, events.memory, events.graphs, events.gpu_marks, events.waits)
     on_gpu = [table.columns() for table in tables]
-    by_external_ids = events.linked_by_external_ids
+    by_external_ids = events.linked_by_external_ids - events.correlated
     if Subject.CALL in by_external_ids:
         calls = replace(calls, correlation=_numbers_of_single_calls(calls))
         by_external_ids.clear()

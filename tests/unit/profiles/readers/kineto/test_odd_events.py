@@ -110,3 +110,5 @@ def test_a_batch_without_correlations_leaves_the_links_of_the_others(
     path = write(tmp_path / "rank0.pt.trace.json", *linked, *[OPERATOR] * 20, last)
     monkeypatch.setattr(json_stream, "_CHUNK", 300)
     assert launch_pairs(reader.read(path))[1].tolist() == [0, 1, 2, 3]
+    first = write(tmp_path / "rank1.pt.trace.json", {**last, "ts": 1}, *[OPERATOR] * 20, *linked)
+    assert launch_pairs(reader.read(first))[1].tolist() == [0, 1, 2, 3]
