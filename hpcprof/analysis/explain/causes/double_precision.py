@@ -7,7 +7,7 @@ import numpy as np
 
 from hpcprof.analysis.explain.annotations import Scene
 from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Figures, Trait, named
-from hpcprof.profiles.gpu_peaks import peaks_of
+from hpcprof.analysis.explain.causes.slow_math import reached_gains
 
 DOUBLE = re.compile(
     r"^(?!.*(?:\bfloat\b|half|f32)).*(?:\bdouble\b|(?<![a-z])f64|float64|complex128|d884|dgemm)",
@@ -24,9 +24,6 @@ _OPTIMIZER = re.compile(
     r"multi_tensor_apply_kernel.*(?:adam|sgd|optim)|(?:adam|sgd)_?kernel|TensorListMetadata", re.IGNORECASE
 )
 """Kernels of optimizers of neural networks: of PyTorch, Apex and DeepSpeed."""
-
-_REACHED_SHARE = 0.8
-"""Share of the ratio of the peaks that products reach on the tensor cores."""
 
 _OF_OTHERS = 2.0
 """Gain of kernels that move data, which is half as much in single precision."""
@@ -46,11 +43,7 @@ def _candidates(scene: Scene) -> Iterator[Candidate]:
 
 def _gain_of_products(scene: Scene) -> float:
     """Return how much faster products get in TF32; as other kernels where the GPU's peaks are unknown."""
-    peaks = [peaks_of(gpu.name) for gpus in scene.gpus.values() for gpu in gpus]
-    gains = [
-        _REACHED_SHARE * peak["tf32"] / peak["fp64"] for peak in peaks if {"tf32", "fp64"} <= peak.keys()
-    ]
-    return max(_OF_OTHERS, min(gains, default=_OF_OTHERS))
+    return max(_OF_OTHERS, min(reached_gains(scene.gpus, "fp64", ("tf32",)), default=_OF_OTHERS))
 
 
 DOUBLE_PRECISION = CauseDeclaration(

@@ -59,10 +59,19 @@ def tensor_core_gain(gpus: Mapping[int, Sequence[Gpu]]) -> float:
 
     That lies between what TF32 and what bfloat16 would give: it is the geometric mean of both.
     """
+    products = reached_gains(gpus, "fp32", ("tf32", "bf16"))
+    return max(1.0, min(products)) if products else _USUAL_GAIN
+
+
+def reached_gains(gpus: Mapping[int, Sequence[Gpu]], slow: str, quick: Sequence[str]) -> list[float]:
+    """Return the gain of products on each kind of GPU with known peaks, from a type to the mean of others.
+
+    The mean of the peaks of the ``quick`` types is the geometric one.
+    """
     names = {gpu.name for gpus_of_rank in gpus.values() for gpu in gpus_of_rank}
-    peaks_of_gpus = [peaks for name in names if {"tf32", "bf16", "fp32"} <= (peaks := peaks_of(name)).keys()]
-    gains = [_REACHED_SHARE * math.sqrt(peak["tf32"] * peak["bf16"]) / peak["fp32"] for peak in peaks_of_gpus]
-    return max(1.0, min(gains)) if gains else _USUAL_GAIN
+    peaks_of_gpus = [peaks for name in names if {slow, *quick} <= (peaks := peaks_of(name)).keys()]
+    means = (math.prod(peaks[kind] for kind in quick) ** (1 / len(quick)) for peaks in peaks_of_gpus)
+    return [_REACHED_SHARE * mean / peaks[slow] for mean, peaks in zip(means, peaks_of_gpus, strict=True)]
 
 
 def _has_tf32(gpus: Sequence[Gpu]) -> bool:
